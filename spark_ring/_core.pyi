@@ -1,0 +1,137 @@
+"""The native ring. Bytes, sockets, shared memory, SIMD, threads; no framework, no pickle.
+
+Everything here is thin: :mod:`spark_ring.communicator` is the public face.
+"""
+
+from typing import Any
+
+class Options:
+    """What a communicator needs to know; made from :class:`spark_ring.config.Settings`. Seconds and bytes."""
+
+    transport: str  # "auto" | "shm" | "tcp"
+    segment_bytes: int
+    fusion_bytes: int
+    socket_buffer_bytes: int
+    spin_microseconds: int  # -1 decides
+    connect_timeout: float
+    handshake_timeout: float
+    collective_timeout: float
+    close_timeout: float
+    def __init__(self) -> None: ...
+
+class Listener:
+    """A bound, listening TCP socket (IPv4 or IPv6), handed over to the communicator made from it."""
+
+    def __init__(self, address: str = "", port: int = 0) -> None:
+        """Bind. ``address=""`` binds every interface. Raises RendezvousError."""
+    @property
+    def port(self) -> int: ...
+    def close(self) -> None: ...
+
+class Peer:
+    """Where a rank listens, and on which host it is."""
+
+    address: str
+    port: int
+    host_id: str
+    def __init__(self, address: str, port: int, host_id: str) -> None: ...
+
+class Buffer:
+    """A view of somebody's contiguous memory, kept alive while this object or an operation on it lives."""
+
+    @staticmethod
+    def from_array(array: Any, writable: bool) -> "Buffer":
+        """From the buffer protocol (NumPy). Refuses non-contiguous, read-only-when-writable, unknown dtypes."""
+    @staticmethod
+    def from_dlpack(tensor: Any, writable: bool) -> "Buffer":
+        """From an object with ``__dlpack__`` on a CPU device (this is how bfloat16 arrives)."""
+    @staticmethod
+    def from_pointer(address: int, shape: list[int], dtype: str, owner: Any) -> "Buffer":
+        """From a raw address. The caller vouches for it; ``owner`` is kept alive."""
+    @property
+    def dtype(self) -> str: ...  # "float32", "bfloat16", …
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class Handle:
+    """One asynchronous operation."""
+
+    def poll(self) -> bool:
+        """True once finished, well or badly. Never raises."""
+    def wait(self, timeout: float = -1.0) -> None:
+        """Wait (GIL released, signals honoured), then raise what the operation failed with, if it did.
+
+        A timeout raises CollectiveTimeoutError and leaves the operation pending.
+        """
+    def result_shapes(self) -> list[list[int]]:
+        """After ``wait`` of allgather with unequal first dimensions: the first dimension of each rank's input."""
+    def take_result(self) -> Any:
+        """After ``wait`` of an allgather: its output bytes as a writable buffer-protocol object, once."""
+    def add_done_callback(self, callback: Any) -> None:
+        """Call ``callback()`` (with the GIL) once finished, from the progress thread or at once."""
+
+class Communicator:
+    """One group of ranks. Thread-safe. Collectives are matched across ranks by name, else by order."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        rank: int,
+        peers: list[Peer],
+        secret: bytes,
+        options: Options,
+    ) -> None:
+        """Connect to every peer, authenticate both ways, agree on the topology. GIL released."""
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def cross_rank(self) -> int: ...
+    @property
+    def cross_size(self) -> int: ...
+    @property
+    def transport(self) -> str: ...  # "self" | "shm" | "tcp" | "shm+tcp"
+    def allreduce(
+        self, inputs: list[Buffer], outputs: list[Buffer], op: str, name: str, prescale: float, postscale: float
+    ) -> Handle:
+        """Submit an allreduce of one tensor or of a group. Outputs may be the inputs. op: sum|average|min|max|product."""
+    def broadcast(self, buffer: Buffer, root: int, name: str) -> Handle: ...
+    def allgather(self, input: Buffer, name: str) -> Handle:
+        """First dimensions may differ between ranks; the other dimensions and the dtype may not."""
+    def reducescatter(self, input: Buffer, output: Buffer, op: str, name: str) -> Handle:
+        """Split along dimension 0: the first ``d0 % size`` ranks get one row more."""
+    def barrier(self, name: str) -> Handle: ...
+    def allreduce_now(
+        self, input: Buffer, output: Buffer, op: str, name: str, prescale: float, postscale: float, timeout: float
+    ) -> None:
+        """Allreduce in the calling thread where nothing is pending: no handle, no wake-up. The fast road."""
+    def statistics(self) -> dict[str, Any]:
+        """Counts since the start: operations, bytes, fused tensors and buckets, seconds, wakeups."""
+    def abort(self, reason: str) -> None:
+        """Give up: every other rank's pending and later operations raise AbortedError with this reason."""
+    def close(self) -> None:
+        """Drain, say goodbye, free everything. Idempotent."""
+
+def handshake_client(fd: int, secret: bytes, timeout: float) -> None:
+    """Mutual HMAC-SHA256 over a connected socket, connecting side (for rendezvous in Python)."""
+
+def handshake_server(fd: int, secret: bytes, timeout: float) -> None:
+    """Mutual HMAC-SHA256 over a connected socket, accepting side. Raises AuthenticationError."""
+
+def host_id() -> str:
+    """The identity of this host: boot id and the identity of its shared-memory file system."""
+
+def local_address_for(remote: str) -> str:
+    """The address by which this host reaches ``remote`` (by route, nothing is sent)."""
+
+def simd() -> str:
+    """The kernels chosen at run time: "avx512", "avx2", "neon" or "generic"."""
+
+__version__: str
