@@ -51,18 +51,24 @@ class Settings:
         256 * 1024, "Unit of pipelining: bytes copied, sent or reduced at a time.", low=64
     )
     fusion_bytes: int = _setting(
-        32 * 1024 * 1024, "Small tensors are fused into buckets of at most this many bytes; 0 turns it off.", low=0
+        32 * 1024 * 1024,
+        "Small tensors are fused into buckets of at most this many bytes; 0 turns it off.",
+        low=0,
     )
     socket_buffer_bytes: int = _setting(
         0, "SO_SNDBUF and SO_RCVBUF of data connections, bytes; 0 leaves the kernel's choice.", low=0
     )
     spin_microseconds: int = _setting(
-        -1, "How long a waiting rank spins before it yields and then blocks; -1 decides by ranks and cores.", low=-1
+        -1,
+        "How long a waiting rank spins before it yields and then blocks; -1 decides by ranks and cores.",
+        low=-1,
     )
 
     # Deadlines, seconds.
     connect_timeout: float = _setting(60.0, "Seconds to find and connect to every peer.", low=0.001)
-    handshake_timeout: float = _setting(10.0, "Seconds for a peer to prove that it knows the secret.", low=0.001)
+    handshake_timeout: float = _setting(
+        10.0, "Seconds for a peer to prove that it knows the secret.", low=0.001
+    )
     collective_timeout: float = _setting(
         600.0, "Seconds a collective may wait for peers before it fails.", low=0.001
     )
@@ -150,7 +156,9 @@ def _parse(f: Field[Any], text: str) -> Any:
             raise ValueError(text)
         return kind(text)
     except ValueError:
-        raise ConfigError(f"{variable_name(f.name)}={text!r} is not {_article(kind)}; {f.metadata['doc']}") from None
+        raise ConfigError(
+            f"{variable_name(f.name)}={text!r} is not {_article(kind)}; {f.metadata['doc']}"
+        ) from None
 
 
 def _check(f: Field[Any], value: Any) -> None:
@@ -162,4 +170,6 @@ def _check(f: Field[Any], value: Any) -> None:
 
 
 def _article(kind: type) -> str:
-    return {int: "an integer", float: "a number", bool: "true or false (1/0, yes/no)"}.get(kind, kind.__name__)
+    return {int: "an integer", float: "a number", bool: "true or false (1/0, yes/no)"}.get(
+        kind, kind.__name__
+    )

@@ -19,7 +19,7 @@
     │   ├── ColumnError             one column, named
     │   └── ManifestError           a materialized dataset is missing, incomplete or of another version
     ├── StoreError                  (OSError)      a store cannot be read or written
-    └── UntrustedArtifactError      (PermissionError) loading would run code from an artifact nobody vouched for
+    └── UntrustedArtifactError      (PermissionError) loading would run code nobody vouched for
 
 Each message says what was expected, what was found, where (rank, column, setting) and what to do.
 The attributes carry the same facts for programs.
