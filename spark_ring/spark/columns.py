@@ -44,7 +44,9 @@ _FLOATS = {"float", "double"}
 _CAST = {"float32": "float", "float64": "double", "int64": "bigint", "int32": "int"}
 
 _ADVICE = {
-    "string": "index it first (pyspark.ml.feature.StringIndexer, then OneHotEncoder if wanted), or cast it to a number",
+    "string": "index it first (pyspark.ml.feature.StringIndexer), or cast it to a number",
+    "char": "index it first (pyspark.ml.feature.StringIndexer), or cast it to a number",
+    "varchar": "index it first (pyspark.ml.feature.StringIndexer), or cast it to a number",
     "binary": "decode it into an array of numbers first",
     "date": "turn it into numbers first, for example with functions.dayofweek or functions.unix_date",
     "timestamp": "turn it into numbers first, for example with functions.hour or functions.unix_timestamp",
@@ -66,8 +68,8 @@ def resolve_contract(
 
     Args:
         schema: of the user's DataFrame.
-        inputs: one column's name (one positional argument); a list of names (one positional argument each); or
-            a dict from keyword argument to a name, or to a list of names that are concatenated.
+        inputs: one column's name (one positional argument); a list of names (one positional argument
+            each); or a dict from keyword argument to a name, or to a list of names that are concatenated.
         labels: names of label columns, one tensor each.
         weight: name of the column of row weights.
 
@@ -91,8 +93,8 @@ def resolve_contract(
 def tensor_column(spec: TensorSpec) -> Column:
     """Return the Spark column that holds one tensor: a number, or a flat array, in the spec's dtype.
 
-    A null anywhere stays a null: a null column makes the whole tensor null, a null element a null element. Used
-    alike when a dataset is written and when a model scores.
+    Nulls stay: a null array makes the whole tensor null, a null number in it a null element. Used alike when a
+    dataset is written and when a model scores.
     """
     cast = _CAST[spec.dtype]
     if len(spec.columns) == 1 and spec.shape == ():
@@ -162,8 +164,8 @@ def _tensor(names: _Names, tensor: str, columns: list[str], key: str | None, joi
         for name, element in zip(columns, found, strict=True):
             if element.depth > 1:
                 raise ColumnError(
-                    f"column {name!r} ({element.spark_type}) is a nested array and cannot be concatenated with others; "
-                    f'give it an argument of its own: inputCols={{"{key}": "{name}"}}',
+                    f"column {name!r} is {element.spark_type}: a nested array cannot be concatenated with "
+                    f'others; give it an argument of its own, inputCols={{"{key}": "{name}"}}',
                     column=name,
                 )
         shape: tuple[int, ...] = (UNKNOWN if any(element.depth for element in found) else len(found),)
@@ -252,8 +254,6 @@ def _element(name: str, spark_type: Any) -> _Element:
 
 def _advice(kind: str) -> str:
     for start, advice in _ADVICE.items():
-        if kind.startswith(start) or (start == "string" and kind.startswith(("char", "varchar"))):
+        if kind.startswith(start) or (start == "interval" and start in kind):
             return advice
-    return (
-        _ADVICE["interval"] if "interval" in kind else "cast it to a number, a vector or an array of numbers"
-    )
+    return "cast it to a number, a vector or an array of numbers"

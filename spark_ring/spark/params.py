@@ -155,8 +155,7 @@ class HasPrediction(RingParams, HasPredictionCol):
 
     predictionCol = declare(
         "predictionCol",
-        "the column that transform adds: a double for a model with one output value per row, else a vector "
-        "(default: prediction).",
+        "the column that transform adds: a double for a model with one output value per row, else a vector.",
         to.column_name("predictionCol"),
     )
 

@@ -215,8 +215,7 @@ class HasEarlyStopping(RingParams):
     )
     patience = declare(
         "patience",
-        "epochs without improvement of the monitored metric before training stops; 0 never stops early "
-        "(default: 0).",
+        "epochs without improvement of the monitored metric before training stops; 0 never stops early.",
         to.integer("patience", 0),
     )
     minDelta = declare(
