@@ -93,8 +93,8 @@ def resolve_contract(
 def tensor_column(spec: TensorSpec) -> Column:
     """Return the Spark column that holds one tensor: a number, or a flat array, in the spec's dtype.
 
-    Nulls stay: a null array makes the whole tensor null, a null number in it a null element. Used alike when a
-    dataset is written and when a model scores.
+    Nulls stay: a null array makes the whole tensor null, a null number in it a null element. Used alike
+    when a dataset is written and when a model scores.
     """
     cast = _CAST[spec.dtype]
     if len(spec.columns) == 1 and spec.shape == ():

@@ -149,7 +149,7 @@ class HasTraining(RingParams, HasSeed):
     seed = declare(
         "seed",
         "seed of the validation split, of shuffling and of each worker's random generators.",
-        to.integer("seed", 0),
+        to.integer("seed", -(2**63)),
     )
     shuffle = declare("shuffle", "whether rows are shuffled anew in each epoch.", to.boolean("shuffle"))
     threadsPerWorker = declare(
