@@ -35,7 +35,7 @@ class TensorSpec:
     """One tensor of a batch.
 
     Attributes:
-        name: column in the materialized dataset: ``x0``, ``x1``, … inputs, ``y0``, … labels, ``w`` the weight.
+        name: column in the dataset: inputs ``x0``, ``x1``, …; labels ``y0``, …; the weight ``w``.
         columns: the source columns, concatenated in this order.
         dtype: NumPy name: ``float32``, ``float64``, ``int64``, ``int32``, …
         shape: shape of one row: ``()`` a scalar, ``(10,)`` a vector, ``(3, 4)`` a matrix.
