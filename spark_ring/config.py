@@ -21,8 +21,10 @@ __all__ = ["Settings", "environment", "settings", "variable_name"]
 PREFIX = "SPARK_RING_"
 
 
-def _setting(default: Any, doc: str, *, choices: tuple[str, ...] = (), low: float | None = None) -> Any:
-    return field(default=default, metadata={"doc": doc, "choices": choices, "low": low})
+def _setting(
+    default: Any, doc: str, *, choices: tuple[str, ...] = (), low: float | None = None, shown: bool = True
+) -> Any:
+    return field(default=default, repr=shown, metadata={"doc": doc, "choices": choices, "low": low})
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Settings:
     rank: int = _setting(-1, "This process's rank; -1 when not started by a launcher.", low=-1)
     size: int = _setting(-1, "The world size; -1 when not started by a launcher.", low=-1)
     rendezvous: str = _setting("", "host:port of the launcher's rendezvous server.")
-    secret: str = _setting("", "The job's secret, hexadecimal; made by the launcher, never logged.")
+    secret: str = _setting(
+        "", "The job's secret, hexadecimal; made by the launcher, never logged.", shown=False
+    )
     address: str = _setting(
         "", "Address this host announces to other hosts. Empty: the address by which it reaches the driver."
     )

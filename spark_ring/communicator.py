@@ -1,0 +1,369 @@
+"""A group of ranks and its collectives on NumPy arrays: the public face of the native ring.
+
+A call checks its arguments, wraps the memory of the arrays (no copy) and submits one operation to
+:mod:`spark_ring._core`, which moves the bytes in its own progress thread. What comes back is a
+:class:`Handle`; the plain verbs wait for it at once.
+
+Ranks match their operations by ``name`` when one is given, else by the order of the calls. If ranks disagree
+about shape, dtype or op, every rank raises :class:`~spark_ring.errors.MismatchError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from spark_ring import _core, objects, peers
+from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
+from spark_ring.config import Settings
+from spark_ring.errors import DataError
+from spark_ring.fork import Forked, guard
+from spark_ring.handle import Handle
+from spark_ring.ops import ReduceOp
+
+__all__ = ["Communicator", "Handle", "ReduceOp"]
+
+
+class Communicator:
+    """One group of ranks. Thread-safe; a context manager that closes, or aborts when an exception passes.
+
+    Attributes:
+        rank: this process's rank, from 0.
+        size: the world size.
+        local_rank: rank among the ranks of this host.
+        local_size: number of ranks on this host.
+        cross_rank: index of this host.
+        cross_size: number of hosts.
+        transport: ``"self"``, ``"shm"``, ``"tcp"`` or ``"shm+tcp"``.
+    """
+
+    def __init__(self, core: _core.Communicator) -> None:
+        """Wrap a native communicator; :meth:`connect` makes one."""
+        self._core = core
+        self.rank: int = core.rank
+        self.size: int = core.size
+        self.local_rank: int = core.local_rank
+        self.local_size: int = core.local_size
+        self.cross_rank: int = core.cross_rank
+        self.cross_size: int = core.cross_size
+        self.transport: str = core.transport
+        guard(self)
+
+    @classmethod
+    def connect(
+        cls,
+        rank: int,
+        size: int,
+        exchange: Callable[[str], list[str]],
+        secret: bytes,
+        settings: Settings,
+        *,
+        toward: str = "",
+    ) -> Communicator:
+        """Meet the other ranks and connect to them. Collective: every rank calls it.
+
+        Args:
+            rank: this process's rank.
+            size: the world size.
+            exchange: gathers one short text of every rank and returns them in rank order; called once.
+            secret: the job's secret, the same on every rank.
+            settings: transport, segments and deadlines.
+            toward: host the ranks have in common (the driver). The address announced to the other ranks is
+                the one by which this host reaches it; the setting ``address`` wins.
+
+        Raises:
+            RendezvousError: ranks could not find or reach each other.
+            AuthenticationError: a peer does not know the secret.
+        """
+        return cls(peers.connect(rank, size, exchange, secret, settings, toward=toward))
+
+    @property
+    def core(self) -> _core.Communicator:
+        """The native communicator, for frameworks that pass their own memory as ``Buffer``."""
+        return self._core
+
+    # Reductions.
+
+    def allreduce(
+        self,
+        array: Any,
+        op: ReduceOp | str = ReduceOp.Sum,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+    ) -> Array:
+        """Reduce the arrays of all ranks; every rank gets the result.
+
+        Args:
+            array: the input, of the same shape and dtype on every rank.
+            op: sum, average, min, max or product. float16 and bfloat16 accumulate in float32. Sums and
+                products of integers wrap; their average is the exact sum divided by the world size, rounded
+                toward zero. bool has min (and), max (or) and product (and).
+            out: where the result goes; ``array`` itself for in place. ``None`` makes a new array.
+            name: matches the operation across ranks; ``None`` matches by order.
+            prescale: factor applied to the input before the reduction (floating dtypes).
+            postscale: factor applied to the result (floating dtypes).
+            timeout: seconds; ``None`` means the setting ``collective_timeout``.
+
+        Returns:
+            ``out``, or a new array of the input's shape and dtype.
+
+        Raises:
+            DataError: an array that cannot be used.
+            ConfigError: no such op, or not for this dtype.
+            MismatchError: ranks disagree about name, shape, dtype or op.
+            PeerLostError: a rank died. CollectiveTimeoutError: one did not come. AbortedError: one gave up.
+            ClosedError: the communicator is closed.
+        """
+        source, target, text = _reduction("allreduce", array, op, out, name)
+        self._core.allreduce_now(
+            buffer_of(source, writable=False),
+            buffer_of(target, writable=True),
+            text,
+            name or "",
+            prescale,
+            postscale,
+            -1.0 if timeout is None else timeout,
+        )
+        return target
+
+    def allreduce_async(
+        self,
+        array: Any,
+        op: ReduceOp | str = ReduceOp.Sum,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle:
+        """Start :meth:`allreduce`; ``wait()`` returns the result. Leave the arrays alone until then."""
+        source, target, text = _reduction("allreduce", array, op, out, name)
+        native = self._core.allreduce(
+            [buffer_of(source, writable=False)],
+            [buffer_of(target, writable=True)],
+            text,
+            name or "",
+            prescale,
+            postscale,
+        )
+        return Handle(native, lambda _: target)
+
+    def grouped_allreduce(
+        self,
+        arrays: Sequence[Any],
+        op: ReduceOp | str = ReduceOp.Sum,
+        *,
+        out: Sequence[Array] | None = None,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        timeout: float | None = None,
+    ) -> list[Array]:
+        """Reduce several arrays as one operation: all succeed, or none. Arguments as in :meth:`allreduce`."""
+        handle = self.grouped_allreduce_async(
+            arrays, op, out=out, name=name, prescale=prescale, postscale=postscale
+        )
+        result: list[Array] = handle.wait(timeout)
+        return result
+
+    def grouped_allreduce_async(
+        self,
+        arrays: Sequence[Any],
+        op: ReduceOp | str = ReduceOp.Sum,
+        *,
+        out: Sequence[Array] | None = None,
+        name: str | None = None,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+    ) -> Handle:
+        """Start :meth:`grouped_allreduce`; ``wait()`` returns the list of results."""
+        if out is not None and len(out) != len(arrays):
+            raise DataError(
+                f"grouped_allreduce: {len(arrays)} inputs and {len(out)} outputs; give one output each"
+            )
+        outs: Sequence[Array | None] = [None] * len(arrays) if out is None else out
+        pairs = [
+            _reduction(f"grouped_allreduce[{i}]", a, op, o, name)
+            for i, (a, o) in enumerate(zip(arrays, outs, strict=True))
+        ]
+        native = self._core.allreduce(
+            [buffer_of(source, writable=False) for source, _, _ in pairs],
+            [buffer_of(target, writable=True) for _, target, _ in pairs],
+            ReduceOp.of(op),
+            name or "",
+            prescale,
+            postscale,
+        )
+        targets = [target for _, target, _ in pairs]
+        return Handle(native, lambda _: targets)
+
+    def reducescatter(
+        self,
+        array: Any,
+        op: ReduceOp | str = ReduceOp.Sum,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
+        """Reduce the arrays of all ranks and keep this rank's rows of the result.
+
+        Dimension 0 is split: the first ``shape[0] % size`` ranks get one row more than the others.
+
+        Args:
+            array: the input, at least 1-d, of the same shape and dtype on every rank.
+            op: as in :meth:`allreduce`.
+            name: matches the operation across ranks.
+            timeout: seconds; ``None`` means the setting ``collective_timeout``.
+
+        Returns:
+            A new array ``(rows of this rank, *shape[1:])``.
+        """
+        result: Array = self.reducescatter_async(array, op, name=name).wait(timeout)
+        return result
+
+    def reducescatter_async(
+        self, array: Any, op: ReduceOp | str = ReduceOp.Sum, *, name: str | None = None
+    ) -> Handle:
+        """Start :meth:`reducescatter`; ``wait()`` returns this rank's rows."""
+        operation = _called("reducescatter", name)
+        source = as_input(array, operation)
+        text = ReduceOp.of(op)
+        if source.ndim == 0:
+            raise DataError(f"{operation}: a 0-d array has no rows to scatter; use allreduce, or reshape(1)")
+        rows, extra = divmod(source.shape[0], self.size)
+        target = np.empty((rows + (self.rank < extra), *source.shape[1:]), source.dtype)
+        native = self._core.reducescatter(
+            buffer_of(source, writable=False), buffer_of(target, writable=True), text, name or ""
+        )
+        return Handle(native, lambda _: target)
+
+    # Moving.
+
+    def broadcast(
+        self, array: Any, root: int = 0, *, name: str | None = None, timeout: float | None = None
+    ) -> Array:
+        """Overwrite ``array`` on every rank with the root's values, in place.
+
+        Args:
+            array: of the same shape and dtype on every rank; writable and contiguous except on the root.
+            root: the rank whose values count.
+            name: matches the operation across ranks.
+            timeout: seconds; ``None`` means the setting ``collective_timeout``.
+
+        Returns:
+            ``array``.
+        """
+        result: Array = self.broadcast_async(array, root, name=name).wait(timeout)
+        return result
+
+    def broadcast_async(self, array: Any, root: int = 0, *, name: str | None = None) -> Handle:
+        """Start :meth:`broadcast`; ``wait()`` returns ``array``."""
+        operation = _called("broadcast", name)
+        if not 0 <= root < self.size:
+            raise DataError(f"{operation}: root is {root}; it must be a rank from 0 to {self.size - 1}")
+        source: Array = as_input(array, operation)
+        if self.rank != root:
+            as_output(array, source.shape, source.dtype, operation)
+        native = self._core.broadcast(buffer_of(source, writable=self.rank != root), root, name or "")
+        result = array if isinstance(array, np.ndarray) else source
+        return Handle(native, lambda _: result)
+
+    def allgather(self, array: Any, *, name: str | None = None, timeout: float | None = None) -> Array:
+        """Concatenate the arrays of all ranks along dimension 0; every rank gets the result.
+
+        Args:
+            array: the input. Dimension 0 may differ between ranks, also be 0; the other dimensions and the
+                dtype may not. A 0-d array counts as one row.
+            name: matches the operation across ranks.
+            timeout: seconds; ``None`` means the setting ``collective_timeout``.
+
+        Returns:
+            A new array ``(rows of all ranks, *shape[1:])``.
+        """
+        result: Array = self.allgather_async(array, name=name).wait(timeout)
+        return result
+
+    def allgather_async(self, array: Any, *, name: str | None = None) -> Handle:
+        """Start :meth:`allgather`; ``wait()`` returns the concatenation."""
+        source = as_input(array, _called("allgather", name))
+        if source.ndim == 0:
+            source = source.reshape(1)
+        native = self._core.allgather(buffer_of(source, writable=False), name or "")
+
+        def finish(native: _core.Handle) -> Array:
+            rows = sum(shape[0] for shape in native.result_shapes())
+            flat = np.frombuffer(native.take_result(), dtype=np.uint8)
+            return flat.view(source.dtype).reshape((rows, *source.shape[1:]))
+
+        return Handle(native, finish)
+
+    def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
+        """Wait until every rank has come here."""
+        self._core.barrier(name or "").wait(-1.0 if timeout is None else timeout)
+
+    def broadcast_object(self, value: Any, root: int = 0, *, name: str | None = None) -> Any:
+        """Return the root's value on every rank. JSON values and bytes only: nothing is ever unpickled.
+
+        Args:
+            value: on the root: ``None``, bool, number, text, list, dict with text keys, or bytes; a tuple
+                arrives as a list. Ignored on the other ranks.
+            root: the rank whose value counts.
+            name: matches the operation across ranks.
+
+        Raises:
+            DataError: on the root: the value is of another kind. The other ranks raise CommunicatorError.
+        """
+        return objects.broadcast_object(self, value, root, name)
+
+    def allgather_object(self, value: Any, *, name: str | None = None) -> list[Any]:
+        """Return the values of all ranks, in rank order. Values as in :meth:`broadcast_object`."""
+        return objects.allgather_object(self, value, name)
+
+    # Life.
+
+    def statistics(self) -> dict[str, Any]:
+        """Return counts since the start: operations, bytes, fused tensors and buckets, seconds."""
+        return self._core.statistics()
+
+    def abort(self, reason: str) -> None:
+        """Give up: pending and later operations of every other rank raise AbortedError with this reason."""
+        self._core.abort(reason)
+
+    def close(self) -> None:
+        """Finish what is pending, say goodbye to the peers, free everything. May be called again."""
+        if not isinstance(self._core, Forked):
+            self._core.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(self._core, Forked):
+            self.abort(f"rank {self.rank} raised {type(error).__name__}: {error}")
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Communicator rank {self.rank} of {self.size}, {self.transport}>"
+
+
+def _reduction(
+    verb: str, array: Any, op: ReduceOp | str, out: Array | None, name: str | None
+) -> tuple[Array, Array, str]:
+    """Check the arguments of a reduction; return input, output and the op's text."""
+    operation = _called(verb, name)
+    given = as_input(array, operation)
+    source, target = output_for(given, out, operation)
+    return source, target, ReduceOp.of(op)
+
+
+def _called(verb: str, name: str | None) -> str:
+    return f"{verb} {name!r}" if name else verb

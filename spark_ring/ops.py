@@ -1,0 +1,41 @@
+"""The reductions, under the field's names."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from spark_ring.errors import ConfigError
+
+__all__ = ["Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+
+
+class ReduceOp(str, Enum):
+    """How values of the ranks become one. Each member is also its own text: ``ReduceOp.Sum == "sum"``."""
+
+    Sum = "sum"
+    Average = "average"
+    Min = "min"
+    Max = "max"
+    Product = "product"
+
+    @classmethod
+    def of(cls, op: ReduceOp | str) -> str:
+        """Return the text of an op that was given as a member or as text in any case.
+
+        Raises:
+            ConfigError: there is no such op.
+        """
+        if isinstance(op, ReduceOp):
+            return op.value
+        if isinstance(op, str) and op.lower() in _TEXTS:
+            return op.lower()
+        raise ConfigError(f"no reduction named {op!r}; the reductions are {', '.join(sorted(_TEXTS))}")
+
+
+_TEXTS = frozenset(op.value for op in ReduceOp)
+
+Sum = ReduceOp.Sum
+Average = ReduceOp.Average
+Min = ReduceOp.Min
+Max = ReduceOp.Max
+Product = ReduceOp.Product
