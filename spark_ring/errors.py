@@ -166,7 +166,9 @@ class UntrustedArtifactError(SparkRingError, PermissionError):
 
 def _rebuild(cls: type[SparkRingError], args: tuple[object, ...], state: dict[str, object]) -> SparkRingError:
     """Unpickle an error with keyword-only attributes."""
-    error = cls.__new__(cls, *args)
+    # OSError lays its objects out in its own way; cls.__new__ would find another base's __new__ first.
+    make = OSError.__new__ if issubclass(cls, OSError) else Exception.__new__
+    error: SparkRingError = make(cls, *args)
     error.args = args
     error.__dict__.update(state)
     return error
