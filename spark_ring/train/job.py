@@ -19,7 +19,8 @@ class TrainOptions:
         batch_size: rows per worker and step.
         seed: of shuffling and of every worker's random generators.
         shuffle: whether rows are shuffled anew each epoch.
-        lanes: virtual lanes of the reader; with the same value the global batches do not depend on the world size.
+        lanes: virtual lanes of the reader; with the same value the global batches do not depend on the world
+            size.
         validation: whether the dataset has a ``val`` split.
         patience: epochs without improvement of the monitored metric before stopping; 0 never stops early.
         min_delta: what counts as improvement.
