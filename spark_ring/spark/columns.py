@@ -34,7 +34,15 @@ from pyspark.sql import types as T
 from spark_ring.data.schema import Contract, SourceColumn, TensorSpec
 from spark_ring.errors import ColumnError, ConfigError
 
-__all__ = ["UNKNOWN", "quoted", "resolve_contract", "source_column", "tensor_column"]
+__all__ = [
+    "UNKNOWN",
+    "array_depth",
+    "quoted",
+    "require_column",
+    "resolve_contract",
+    "source_column",
+    "tensor_column",
+]
 
 UNKNOWN = -1
 """A dimension that only the data can tell."""
@@ -88,6 +96,15 @@ def resolve_contract(
         labels=tuple(_tensor(names, f"y{i}", [name], None, False) for i, name in enumerate(labels)),
         weight=None if weight is None else _weight(names, weight),
     )
+
+
+def require_column(schema: T.StructType, name: str) -> Any:
+    """Return the Spark type of a column.
+
+    Raises:
+        ColumnError: there is no such column (the error gives near matches), or more than one.
+    """
+    return _Names(schema).spark_type(name)
 
 
 def tensor_column(spec: TensorSpec) -> Column:
@@ -211,6 +228,10 @@ class _Names:
 
     def element(self, name: str) -> _Element:
         """Return what a column holds, or raise ColumnError."""
+        return _element(name, self.spark_type(name))
+
+    def spark_type(self, name: str) -> Any:
+        """Return a column's Spark type, or raise ColumnError."""
         fields = self._fields.get(name)
         if not fields:
             raise ColumnError(self._missing(name), column=name)
@@ -219,7 +240,7 @@ class _Names:
                 f"the DataFrame has {len(fields)} columns named {name!r}; rename or drop all but one",
                 column=name,
             )
-        return _element(name, fields[0].dataType)
+        return fields[0].dataType
 
     def _missing(self, name: str) -> str:
         close = difflib.get_close_matches(name.lower(), [known.lower() for known in self._fields], n=3)

@@ -178,9 +178,7 @@ def functions_by_name(param: str) -> Converter:
             if not isinstance(name, str) or not name or not callable(function):
                 raise _wrong(param, value, example)
             if name == "loss" or name.startswith("val_"):
-                raise _wrong(
-                    param, value, f"names other than {name!r}: 'loss' and 'val_…' are spark_ring's own"
-                )
+                raise _wrong(param, value, f"without {name!r}: 'loss' and 'val_...' are taken")
         return dict(value)
 
     return convert
