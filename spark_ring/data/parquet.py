@@ -21,7 +21,7 @@ __all__ = ["BatchIterator", "ParquetReader", "default_window_rows"]
 
 _WINDOW_BYTES = 64 << 20
 _WINDOW_ROWS = 1 << 18
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 22
 _CHUNK_STEPS = 256
 
 

@@ -21,9 +21,10 @@ owns positions r·B to (r+1)·B; a lane that a rank border cuts is read by both 
 into the tail: what it has left after T steps is the short step, split over the ranks as evenly as possible
 (a rank may get no row, yet it takes the step).
 
-Inside a lane rows are shuffled in *windows* of ``window_rows // V`` rows: the second level of the shuffle,
-and what bounds memory. Borders of windows are staggered over the lanes, so that lanes do not all need new
-row groups in the same step. Data that fit one window are simply shuffled as a whole (V = 1).
+Inside a lane rows are shuffled in *windows* of at most ``window_rows // V`` rows: the second level of the
+shuffle, and what bounds memory. A window holds as many whole row groups as fit, or an even part of one that
+is larger, so that a row group need not be kept for two windows. Data that fit one window are simply shuffled
+as a whole (V = 1). Without shuffle every row group is a window.
 
 Without shuffle the order is the written one: step t is rows t·G to (t+1)·G, at every world size (V = 1).
 Each rank then has to read every row group; a caller that does not care which rows make a step (validation)
@@ -34,6 +35,7 @@ Randomness is Philox keyed by (seed, epoch, lane, window): the same on every pla
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -204,6 +206,7 @@ class EpochPlan:
         self.layout = layout
         self.seed, self.epoch, self.shuffle = seed, epoch, shuffle
         self.window = max(1, window_rows // layout.effective_lanes)
+        self._edges: dict[int, list[int]] = {}
         groups = len(group_rows)
         #: Row group at each place of the virtual sequence.
         self.group_order = self._random(groups, _GROUPS) if shuffle else np.arange(groups)
@@ -218,13 +221,12 @@ class EpochPlan:
 
     def window_of(self, lane: int, position: int) -> int:
         """The window in which a position of the lane's order lies."""
-        return (position + self._shift(lane)) // self.window
+        return bisect_right(self._lane_edges(lane), position) - 1
 
     def window_span(self, lane: int, window: int) -> tuple[int, int]:
         """The positions of a window in the lane's order, and its rows counted from the lane's start."""
-        start, stop = self.layout.span(lane)
-        first = window * self.window - self._shift(lane)
-        return max(0, first), min(stop - start, first + self.window)
+        edges = self._lane_edges(lane)
+        return edges[window], edges[window + 1]
 
     def window_order(self, lane: int, window: int) -> np.ndarray | None:
         """The permutation inside a window, counted from its first row; ``None`` for the written order."""
@@ -280,8 +282,24 @@ class EpochPlan:
         ((group, row, _),) = self.pieces(virtual, virtual + 1)
         return int(self._written_starts[group]) + row
 
-    def _shift(self, lane: int) -> int:
-        return lane * self.window // self.layout.effective_lanes
+    def _lane_edges(self, lane: int) -> list[int]:
+        """First position of each window of a lane, and the end."""
+        if lane not in self._edges:
+            edges, end = [0], 0
+            for _, low, high in self.pieces(*self.layout.span(lane)):
+                rows = high - low
+                if self.shuffle and rows > self.window:  # even parts of one row group
+                    if end > edges[-1]:
+                        edges.append(end)
+                    parts = -(-rows // self.window)
+                    edges += [end + part * rows // parts for part in range(1, parts + 1)]
+                elif not self.shuffle or end + rows - edges[-1] > self.window:
+                    edges.append(end)
+                end += rows
+            if end > edges[-1]:
+                edges.append(end)
+            self._edges[lane] = edges
+        return self._edges[lane]
 
     def _random(self, count: int, *purpose: int) -> np.ndarray:
         return permutation(count, self.seed, (purpose[0], self.epoch, *purpose[1:]))
@@ -290,14 +308,12 @@ class EpochPlan:
 def permutation(count: int, seed: int, stream: tuple[int, ...]) -> np.ndarray:
     """Return a random order of ``count`` things, int64, the same on every platform and NumPy version.
 
-    NumPy promises a stable Philox but not a stable ``Generator.permutation``. So: each item gets a word whose
-    high bits are random and whose low bits are its number; sorting the words orders the numbers.
+    NumPy promises a stable Philox but not a stable ``Generator.permutation``. So each item gets 32 random
+    bits and items are sorted by them: by the low half, then stably by the high half (radix sorts).
     """
-    if count == 0:
-        return np.empty(0, np.int64)
     sequence = np.random.SeedSequence(seed % 2**64, spawn_key=tuple(part % 2**32 for part in stream))
-    words = np.asarray(np.random.Philox(sequence).random_raw(count), np.uint64)
-    low = np.uint64((1 << max(1, (count - 1).bit_length())) - 1)
-    words = (words & ~low) | np.arange(count, dtype=np.uint64)
-    words.sort()
-    return (words & low).astype(np.int64)
+    words = np.asarray(np.random.Philox(sequence).random_raw((count + 1) // 2), "<u8")
+    halves = words.view("<u2")
+    low, high = halves[0::2][:count], halves[1::2][:count]
+    order = np.argsort(low, kind="stable")
+    return np.asarray(order[np.argsort(high[order], kind="stable")], np.int64)
