@@ -150,7 +150,7 @@ def _analyzed_plan(df: DataFrame) -> str | None:
 
 
 def _fingerprint(files: list[str]) -> list[Any] | None:
-    """Return path, size and time of every file; ``None`` if there are none, or one cannot be seen."""
+    """Return path, size and time of every file; ``None`` if one cannot be seen."""
     found = []
     for url in sorted(files):
         parts = urlsplit(url)
