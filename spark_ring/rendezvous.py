@@ -76,7 +76,7 @@ class RendezvousServer:
         self._changed = threading.Condition()
         self._rounds: dict[tuple[str, int], _Round] = {}
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._failure = ""
+        self._failure: dict[str, Any] = {}
         self._closing = False
         self.strangers = 0
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -93,10 +93,10 @@ class RendezvousServer:
         self._thread = threading.Thread(target=self._accept, name="spark_ring-rendezvous", daemon=True)
         self._thread.start()
 
-    def fail(self, reason: str) -> None:
-        """Answer everyone, now and later, with an error: a rank is known to be lost."""
+    def fail(self, reason: str, rank: int) -> None:
+        """Answer everyone, now and later, with an error: ``rank`` is known to be lost."""
         with self._changed:
-            self._failure = self._failure or reason
+            self._failure = self._failure or {"error": reason, "rank": rank}
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class RendezvousServer:
                     self._end(key, round_)
             if round_.finished:
                 return round_.answer()
-            return {"error": self._failure or "the launcher ended while ranks were still meeting"}
+            return self._failure or {"error": "the launcher ended while ranks were still meeting"}
 
     def _end(self, key: tuple[str, int], round_: _Round) -> None:
         """Let the next rank that comes start a new round, and wake those of this one."""
@@ -323,7 +323,8 @@ def _ask(
 
 def _texts(answer: dict[str, Any], rank: int, size: int) -> list[str]:
     if "error" in answer:
-        raise RendezvousError(str(answer["error"]))
+        lost = answer.get("rank")
+        raise RendezvousError(str(answer["error"]), rank=lost if isinstance(lost, int) else None)
     texts = answer.get("texts")
     if not isinstance(texts, list) or len(texts) != size or not all(isinstance(text, str) for text in texts):
         raise RendezvousError(

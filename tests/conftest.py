@@ -52,7 +52,7 @@ def no_leaks() -> Iterator[None]:
         {
             "child processes": lambda: _children() - before["child processes"],
             "shared-memory segments": lambda: _segments() - before["shared-memory segments"],
-            "threads": lambda: {name for name in _threads() if "spark_ring" in name},
+            "threads": lambda: {name for name in _threads() if name.startswith("spark_ring")},
         }
     )
 

@@ -11,6 +11,7 @@ import json
 import pickle
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ __all__ = [
     "failure_frame",
     "first_failure",
     "is_consequence",
+    "tells_of_consequence",
     "value_frame",
 ]
 
@@ -103,6 +105,16 @@ def is_consequence(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False
+
+
+def tells_of_consequence(lines: Iterable[str]) -> bool:
+    """Return whether a script's last lines on stderr show that it ended because another rank had failed.
+
+    A script has no pipe for its answer, and ranks that end in the same instant have no order: without this,
+    the one to blame would be a matter of luck.
+    """
+    marks = tuple(f"{kind.__module__}.{kind.__name__}:" for kind in _CONSEQUENCES)
+    return any(line.lstrip().startswith(marks) for line in lines)
 
 
 def value_frame(value: Any, rank: int) -> bytes:

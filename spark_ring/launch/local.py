@@ -186,7 +186,8 @@ class LocalJob:
 
     def _tell_meeting(self, failure: Failure) -> None:
         """Ranks that still meet would wait for the lost one in vain."""
-        self.server.fail(f"rank {failure.rank} of {self._size} failed before all had met: {_brief(failure)}")
+        reason = f"rank {failure.rank} of {self._size} failed before all had met: {_brief(failure)}"
+        self.server.fail(reason, failure.rank)
 
 
 def worker_environment(changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -62,7 +62,11 @@ def run_script(
                 f"{command[0]!r} could not be started as rank {len(children)}: {error}"
             ) from error
         supervisor = Supervisor(
-            children, answers=False, on_failure=lambda f: server.fail(f"rank {f.rank} of {np} {f.message}")
+            children,
+            answers=False,
+            on_failure=lambda failure: server.fail(
+                f"rank {failure.rank} of {np} {failure.message} before all had met", failure.rank
+            ),
         )
         return first_failure(supervisor.watch(timeout))
 

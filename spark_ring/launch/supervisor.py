@@ -18,7 +18,7 @@ from functools import partial
 from typing import TextIO
 
 from spark_ring.errors import LaunchError
-from spark_ring.launch.answers import AnswerReader, Failure, Outcome
+from spark_ring.launch.answers import AnswerReader, Failure, Outcome, tells_of_consequence
 from spark_ring.launch.child import Child, end_all, exit_text
 from spark_ring.launch.output import LinePrefixer
 
@@ -135,8 +135,7 @@ class Supervisor:
             if status == 0 and not self._answers:
                 self._settle(Outcome(child.rank, returned=True))
             else:
-                failure = Failure(child.rank, "", exit_text(status), "\n".join(child.tail), status=status)
-                self._settle(Outcome(child.rank, failure=failure))
+                self._settle(Outcome(child.rank, failure=_wordless(child, status)))
 
     def _settle(self, outcome: Outcome) -> None:
         self._outcomes[outcome.rank] = outcome
@@ -181,6 +180,18 @@ class Supervisor:
         deadline = time.monotonic() + _DRAIN
         while self._read(0.0) and time.monotonic() < deadline:
             pass
+
+
+def _wordless(child: Child, status: int) -> Failure:
+    """Return the failure of a process that ended without an answer."""
+    return Failure(
+        child.rank,
+        "",
+        exit_text(status),
+        "\n".join(child.tail),
+        consequence=status > 0 and tells_of_consequence(child.tail),
+        status=status,
+    )
 
 
 def _stdout() -> TextIO:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from spark_ring import world
 from spark_ring.config import Settings
 from spark_ring.errors import CommunicatorError
-from spark_ring.launch.answers import failure_frame, value_frame
+from spark_ring.launch.answers import failure_frame, is_consequence, value_frame
 
 __all__ = ["main"]
 
@@ -63,7 +63,8 @@ def _tell_the_others(error: BaseException, rank: int) -> None:
     if not world.is_initialized():
         return
     try:
-        world.current().abort(f"rank {rank} raised {type(error).__name__}: {error}")
+        if not is_consequence(error):  # what another rank caused, the others hear from the ring itself
+            world.current().abort(f"rank {rank} raised {type(error).__name__}: {error}")
         world.shutdown()
     except CommunicatorError:  # already broken: the others know
         pass

@@ -1,0 +1,39 @@
+"""The same bits on every rank, and in every run."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from threads import together
+
+from spark_ring.communicator import Communicator
+
+
+def _train(comm: Communicator) -> list[str]:
+    """A toy training: 200 steps of averaged random gradients of awkward sizes, small and large."""
+    generator = np.random.default_rng(comm.rank)
+    weights = [np.zeros(count, kind) for count in (1, 1009, 30_011) for kind in ("float32", "float16")]
+    for _ in range(200):
+        gradients = [generator.standard_normal(w.shape).astype(w.dtype) for w in weights]
+        handles = [comm.allreduce_async(g, "average", name=f"g{i}") for i, g in enumerate(gradients)]
+        for weight, handle in zip(weights, handles, strict=True):
+            weight -= 0.01 * handle.wait()
+    return [hashlib.sha256(weight.tobytes()).hexdigest() for weight in weights]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_weights_are_equal_to_the_bit_on_all_ranks_and_from_run_to_run(transport: str, size: int) -> None:
+    """Cases 64 and 65: the order of a reduction is fixed for a world size."""
+    first = together(_train, size, transport=transport, segment_bytes=4096)
+    assert first == [first[0]] * size
+    assert together(_train, size, transport=transport, segment_bytes=4096) == first
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_fusion_does_not_change_a_bit(transport: str) -> None:
+    assert together(_train, 3, transport=transport, fusion_bytes=0) == together(
+        _train, 3, transport=transport
+    )
