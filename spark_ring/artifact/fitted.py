@@ -111,8 +111,19 @@ class FittedModel:
             DataError: another number of inputs or of rows than the model takes.
             ColumnError: an input of another shape or kind.
         """
-        outputs = self._predictor(self._arrange(arrays, named))
+        outputs = self.outputs_for(self._arrange(arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def outputs_for(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Return every output for rows that are tensors already.
+
+        Args:
+            inputs: tensor name → array ``(rows, *shape)`` in the contract's dtype.
+        """
+        if len(next(iter(inputs.values()))) == 0:
+            return tuple(np.empty((0, *output.shape), output.dtype) for output in self.outputs)
+        found: tuple[np.ndarray, ...] = self._predictor(inputs)
+        return found
 
     @cached_property
     def digest(self) -> str:
@@ -227,7 +238,7 @@ def _as_tensor(value: Any, spec: TensorSpec) -> np.ndarray:
         raise ColumnError(
             f"{source_names(spec)} has dtype {array.dtype}; expected {spec.dtype}", column=column
         )
-    return np.ascontiguousarray(array, wanted)
+    return np.array(array, wanted, order="C")  # a copy: the model may work in place
 
 
 def _json(value: Any) -> bytes:

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 
 from spark_ring.artifact import FitSummary, FittedModel, OutputSpec
 from spark_ring.artifact.folder import Folder
+from spark_ring.artifact.outputs import OutputPlan, plan_for
 from spark_ring.data.schema import Contract
 from spark_ring.errors import ConfigError
-from spark_ring.spark.outputs import OutputPlan, plan_outputs
 from spark_ring.spark.params import HasInputs, HasPrediction
 from spark_ring.spark.persistence import ModelPersistence
 from spark_ring.spark.scoring import add_predictions
@@ -78,16 +78,7 @@ class RingModel(HasInputs, HasPrediction, HasScoring, Model, ModelPersistence):
         )
 
     def _plan(self) -> OutputPlan:
-        labels = self.contract.labels
-        return plan_outputs(
-            self.fitted.outputs,
-            kind=self.getOutputKind(),
-            integer_label=len(labels) == 1 and labels[0].dtype.startswith("int") and labels[0].shape == (),
-            prediction=str(self.getPredictionCol()),
-            probability=str(self.getProbabilityCol()),
-            raw=str(self.getRawPredictionCol()),
-            labels=[spec.columns[0].name for spec in labels],
-        )
+        return plan_for(self.fitted, {param.name: value for param, value in self.extractParamMap().items()})
 
     def _saved_files(self) -> dict[str, bytes]:
         return self.fitted.to_files()

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from spark_ring.artifact.frameworks import Predictor, framework
+from spark_ring.artifact.outputs import OutputPlan
 from spark_ring.data.arrow import source_names, to_tensor
 from spark_ring.data.schema import Contract, TensorSpec
 from spark_ring.errors import ColumnError
-from spark_ring.spark.outputs import OutputPlan
 from spark_ring.spark.shipping import Source
 
 __all__ = ["Scorer"]

