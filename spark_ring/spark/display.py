@@ -105,8 +105,8 @@ def make_display(verbose: int) -> Display:
 
 def epoch_line(record: Mapping[str, Any], epochs: int) -> str:
     """Return one line for a finished epoch."""
-    speed = f"{record.get('rows_per_second', 0.0):,.0f} rows/s"
-    return f"epoch {record['epoch']}/{epochs}  {metrics_text(record)}  {speed}  {record.get('seconds', 0.0):.1f} s"
+    pace = f"{record.get('rows_per_second', 0.0):,.0f} rows/s  {record.get('seconds', 0.0):.1f} s"
+    return f"epoch {record['epoch']}/{epochs}  {metrics_text(record)}  {pace}"
 
 
 def metrics_text(record: Mapping[str, Any]) -> str:

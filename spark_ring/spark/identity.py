@@ -124,7 +124,7 @@ def is_repeatable(plan: str) -> bool:
             continue
         if node.split(" ", 1)[0] not in _OPERATORS or "more fields" in node or ")#" in node:
             return False
-        # A user's Python function shows as name(arguments)#number, also when it is called like a built-in one.
+        # A user's Python function shows as name(arguments)#number, even one named like a built-in.
         calls = {name for name in _CALL.findall(node.split(" ", 1)[-1]) if name not in _WORDS}
         if not all(name.lower() in _FUNCTIONS for name in calls):
             return False

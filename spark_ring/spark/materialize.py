@@ -98,6 +98,15 @@ class Dataset:
         return self.manifest.contract
 
     @property
+    def folder(self) -> str:
+        """The folder of all datasets with this content, relative to the store's root."""
+        return self.path.rsplit("/", 1)[0]
+
+    def again(self) -> Dataset:
+        """Return the same dataset as another fit sees it."""
+        return replace(self, reused=True)
+
+    @property
     def validates(self) -> bool:
         """Whether there are rows for validation."""
         return VALIDATION in self.manifest.splits

@@ -73,6 +73,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from ((f"[{i}]", part) for i, part in enumerate(value))
+    elif type(value).__module__.startswith("pyspark."):
+        return  # a session or a DataFrame: its inside says nothing to the user
     elif not isinstance(value, type) and hasattr(value, "__dict__"):
         yield from ((f".{key}", part) for key, part in vars(value).items())
 

@@ -38,7 +38,7 @@ class HasObjects(RingParams):
         "optimizer",
         "a callable that takes the model's parameters and returns the optimizer: an optimizer class, or "
         "for example lambda params: AdamW(params, lr=1e-3).",
-        to.callable_object("optimizer", "a callable (parameters) -> optimizer"),
+        to.callable_object("optimizer", "a callable (parameters) -> optimizer, not an optimizer"),
     )
     learningRate = declare(
         "learningRate",
@@ -205,7 +205,7 @@ class HasEarlyStopping(RingParams):
     monitor = declare(
         "monitor",
         "the metric that decides which epoch's weights are kept and when to stop early, for example "
-        "val_loss or mae. Unset: val_loss with validation, else loss.",
+        "val_mae. Without validation the last epoch is kept, and a val_ metric means the training loss.",
         to.text("monitor"),
     )
     monitorMode = declare(
@@ -226,16 +226,15 @@ class HasEarlyStopping(RingParams):
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(monitorMode="min", patience=0, minDelta=0.0)
+        self._setDefault(monitor="val_loss", monitorMode="min", patience=0, minDelta=0.0)
 
     def setMonitor(self: Self, value: str) -> Self:
         """Set :attr:`monitor`."""
         return self._set(monitor=value)
 
-    def getMonitor(self) -> str | None:
-        """Return :attr:`monitor`, or ``None``."""
-        value: str | None = self._value("monitor")
-        return value
+    def getMonitor(self) -> str:
+        """Return :attr:`monitor`."""
+        return str(self.getOrDefault(self.monitor))
 
     def setMonitorMode(self: Self, value: str) -> Self:
         """Set :attr:`monitorMode`."""

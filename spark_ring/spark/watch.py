@@ -53,7 +53,7 @@ class Watch:
         self._display.close()
 
     def catch_up(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Report the epochs that were not seen in the store; call it after the block, with the whole history."""
+        """Report the epochs not seen in the store; call it after the block, with the whole history."""
         for record in history[self._seen :]:
             self._report(record)
 
