@@ -108,7 +108,15 @@ def scan(files: list[Path]) -> int:
 
 def read(store: Store, manifest: Manifest, *, shuffle: bool, size: int = 1) -> int:
     with ParquetReader(
-        store, "data", manifest, CONTRACT, rank=0, size=size, batch_size=BATCH // size, shuffle=shuffle, seed=0
+        store,
+        "data",
+        manifest,
+        CONTRACT,
+        rank=0,
+        size=size,
+        batch_size=BATCH // size,
+        shuffle=shuffle,
+        seed=0,
     ) as reader:
         return sum(batch.rows for batch in reader.epoch(1))
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import fs
 
+from spark_ring.data.location import MANIFEST_NAME
 from spark_ring.errors import StoreError
 
 if TYPE_CHECKING:
@@ -34,18 +35,27 @@ def clean(store: Store, older_than: float) -> list[str]:
     for name in store.list("datasets"):
         dataset = f"datasets/{name}"
         if _newest(store, dataset) < limit and not _in_use(store, dataset):
-            # Without its manifest a dataset does not exist: nobody starts to read what is half deleted.
-            store.delete(f"{dataset}/_manifest.json")
-            store.delete(dataset)
+            _delete_dataset(store, dataset)
             deleted.append(dataset)
     return deleted
 
 
+def _delete_dataset(store: Store, dataset: str) -> None:
+    # Without its manifest a dataset does not exist: nobody starts to read what is half deleted.
+    below = store.filesystem.get_file_info(fs.FileSelector(store.path(dataset), recursive=True))
+    for entry in below:
+        if entry.base_name == MANIFEST_NAME:
+            store.filesystem.delete_file(entry.path)
+    store.delete(dataset)
+
+
 def _newest(store: Store, relative: str) -> float:
     """Seconds since 1970 of the last change in a file or folder; now, if it just vanished."""
-    path = store.path(relative)
-    below = store.filesystem.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    times = [entry.mtime_ns for entry in [store.filesystem.get_file_info(path), *below] if entry.mtime_ns]
+    entries = [store.filesystem.get_file_info(store.path(relative))]
+    if entries[0].type == fs.FileType.Directory:
+        selector = fs.FileSelector(store.path(relative), recursive=True, allow_not_found=True)
+        entries += store.filesystem.get_file_info(selector)
+    times = [entry.mtime_ns for entry in entries if entry.mtime_ns]
     return max(times) / 1e9 if times else time.time()
 
 

@@ -24,7 +24,10 @@ from dataclasses import dataclass
 
 from spark_ring.errors import ConfigError
 
-__all__ = ["Location", "locate"]
+__all__ = ["MANIFEST_NAME", "Location", "locate"]
+
+#: The file in a dataset's folder that is written last and makes it a dataset.
+MANIFEST_NAME = "_manifest.json"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _REFUSED = re.compile(r"[*?\[\]{}\\:\x00-\x1f\x7f]")

@@ -24,13 +24,13 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from spark_ring.data.arrow import check_type, source_names
+from spark_ring.data.location import MANIFEST_NAME
 from spark_ring.data.schema import Contract
 from spark_ring.data.store import Store
 from spark_ring.errors import ColumnError, ManifestError, StoreError
 
 __all__ = ["MANIFEST_NAME", "Manifest", "RowGroup"]
 
-MANIFEST_NAME = "_manifest.json"
 _VERSION = 1
 _SCAN_THREADS = 8
 

@@ -21,7 +21,7 @@ __all__ = ["BatchIterator", "ParquetReader", "default_window_rows"]
 
 _WINDOW_BYTES = 64 << 20
 _WINDOW_ROWS = 1 << 18
-_CHUNK_BYTES = 1 << 22
+_CHUNK_BYTES = 4 << 20
 _CHUNK_STEPS = 256
 
 
@@ -53,7 +53,7 @@ class ParquetReader:
         window_rows: rows shuffled at a time over all ranks; ``None``: :func:`default_window_rows`.
         contiguous: without shuffle, give each rank one contiguous part instead of every rank the same pass
             over all row groups. Steps then hold other rows at another number of ranks: for validation.
-        prefetch: chunks (a batch, or about 1 MiB of small ones) held ready.
+        prefetch: chunks (a batch, or up to 4 MiB of small ones) held ready.
         threads: decoding threads.
 
     Raises:
@@ -78,7 +78,7 @@ class ParquetReader:
         lanes: int = 16,
         window_rows: int | None = None,
         contiguous: bool = False,
-        prefetch: int = 2,
+        prefetch: int = 4,
         threads: int = 2,
     ) -> None:
         for name, value in (("prefetch", prefetch), ("threads", threads)):
