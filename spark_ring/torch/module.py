@@ -55,6 +55,7 @@ def weights_bytes(module: torch.nn.Module) -> bytes:
     """Return parameters and buffers as safetensors.
 
     Tensors that share memory (tied weights) are stored once; the file's metadata says which names share.
+    Equal weights give equal bytes.
 
     Raises:
         DataError: the state holds something that is not a tensor.
@@ -74,7 +75,9 @@ def weights_bytes(module: torch.nn.Module) -> bytes:
         else:
             first[same] = name
             kept[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return save_safetensors(kept, metadata={"format": "pt", _SHARED: json.dumps(shared)})  # type: ignore[no-any-return]
+    # One entry at most: the order of several would differ from call to call, and so would the bytes.
+    metadata = {_SHARED: json.dumps(shared)} if shared else None
+    return save_safetensors(kept, metadata=metadata)  # type: ignore[no-any-return]
 
 
 def load_weights(module: torch.nn.Module, data: bytes) -> None:

@@ -84,7 +84,7 @@ def test_a_custom_loss_with_a_reduction_argument_takes_weights() -> None:
 def test_weights_with_a_loss_that_only_gives_a_mean_are_refused() -> None:
     """Case 56."""
     contract, _ = one(numbers(2, 2), numbers(2), weight=[1.0, 1.0])
-    with pytest.raises(ConfigError, match="weightCol needs the loss of each row.*reduction"):
+    with pytest.raises(ConfigError, match=r"weightCol needs the loss of each row.*reduction"):
         objective(lambda output, label: (output - label).square().mean(), contract)
 
 

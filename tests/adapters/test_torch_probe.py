@@ -142,7 +142,7 @@ def test_five_columns_and_a_model_of_one_input_are_explained() -> None:
 
 def test_one_vector_and_a_model_of_five_inputs_are_explained() -> None:
     """Case 49."""
-    with pytest.raises(PreflightError, match="1 tensor was given and forward takes 5.*inputCols"):
+    with pytest.raises(PreflightError, match=r"1 tensor was given and forward takes 5.*inputCols"):
         run(FiveInputs(), functional.mse_loss, numbers(4, 5), numbers(4))
 
 
@@ -241,5 +241,5 @@ def test_row_weights_need_a_loss_of_each_row() -> None:
 def test_a_model_that_cannot_be_copied_is_explained() -> None:
     model = torch.nn.Linear(3, 1)
     model.cache = model.weight * 2
-    with pytest.raises(PreflightError, match="cannot be copied.*callable"):
+    with pytest.raises(PreflightError, match=r"cannot be copied.*callable"):
         run(model, functional.mse_loss, numbers(4, 3), numbers(4))
