@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import selectors
 import socket
 import threading
@@ -334,11 +335,11 @@ def _texts(answer: dict[str, Any], rank: int, size: int) -> list[str]:
 
 
 def _is_gone(connection: socket.socket) -> bool:
+    """Return whether the client has closed; while it waits for its answer, it sends nothing."""
     try:
-        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
+        readable, _, _ = select.select([connection], [], [], 0)
+        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+    except (OSError, ValueError):
         return True
 
 

@@ -7,7 +7,8 @@ it ends, the launcher is gone, and so is this process. The answer leaves through
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -21,8 +22,6 @@ from spark_ring.errors import CommunicatorError
 from spark_ring.launch.answers import failure_frame, is_consequence, value_frame
 
 __all__ = ["main"]
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
@@ -76,9 +75,9 @@ def _take_orders() -> tuple[dict[str, Any], bytes]:
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
-    _die_with_parent()
     head = json.loads(pipe.readline())
     payload = pipe.read(head["payload_bytes"])
+    _let_the_kernel_watch(pipe)
     threading.Thread(target=_watch, args=(pipe,), name="spark_ring-parent-watch", daemon=True).start()
     return head, payload
 
@@ -88,10 +87,17 @@ def _watch(pipe: BinaryIO) -> None:
     os.killpg(0, signal.SIGKILL)  # this process and what it started
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel too: a thread cannot run while native code holds the interpreter."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _let_the_kernel_watch(pipe: BinaryIO) -> None:
+    """Ask the kernel to do what :func:`_watch` does: no thread runs while native code holds the interpreter.
+
+    The end of the pipe is an input event; its signal goes to the process group and cannot be caught.
+    """
+    if sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def together(fn: Callable[[Communicator], Any], size: int, **settings: Any) -> l
     def work(rank: int) -> None:
         own = {name: value(rank) if callable(value) else value for name, value in settings.items()}
         try:
-            with Communicator.connect(rank, size, meeting.of(rank), SECRET, Settings(**own)) as communicator:
+            with _connect(rank, size, meeting, own) as communicator:
                 results[rank] = fn(communicator)
         except Exception as error:
             errors.append(error)
@@ -53,3 +53,7 @@ def together(fn: Callable[[Communicator], Any], size: int, **settings: Any) -> l
     if errors:
         raise errors[0]
     return results
+
+
+def _connect(rank: int, size: int, meeting: Meeting, own: dict[str, Any]) -> Communicator:
+    return Communicator.connect(rank, size, meeting.of(rank), SECRET, Settings(**own), toward="127.0.0.1")

@@ -107,7 +107,9 @@ def _connect_beside_strangers(
 
     with (
         opened,
-        Communicator.connect(rank, 2, exchange_and_let_strangers_in, secret, settings) as communicator,
+        Communicator.connect(
+            rank, 2, exchange_and_let_strangers_in, secret, settings, toward=server.address
+        ) as communicator,
     ):
         return float(communicator.allreduce(np.float64(rank + 1)))
 
@@ -129,7 +131,12 @@ def test_ranks_of_different_secrets_do_not_talk() -> None:
         results = _in_threads(
             [
                 lambda r=r: Communicator.connect(
-                    r, 2, exchange_through(server.address, SECRET, r, 2, settings), secrets[r], settings
+                    r,
+                    2,
+                    exchange_through(server.address, SECRET, r, 2, settings),
+                    secrets[r],
+                    settings,
+                    toward=server.address,
                 )
                 for r in range(2)
             ]
