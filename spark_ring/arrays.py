@@ -22,6 +22,9 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 SUPPORTED = (*FLOATS, *INTEGERS, "bool")
 
+# NumPy makes up a dtype's name anew each time, which takes longer than a small allreduce; numbers are fast.
+_NUMBERS = frozenset(np.dtype(name).num for name in SUPPORTED if name != "bfloat16")
+
 
 def as_input(array: Any, operation: str) -> Array:
     """Return ``array`` itself when the ring can read it, else a contiguous copy. 0-d stays 0-d.
@@ -34,13 +37,14 @@ def as_input(array: Any, operation: str) -> Array:
         DataError: the dtype is not supported.
     """
     source = np.asarray(array)
-    if source.dtype.name not in SUPPORTED:
+    dtype = source.dtype
+    if dtype.num not in _NUMBERS and dtype.name not in SUPPORTED:
         raise DataError(
             f"{operation}: dtype {source.dtype} of shape {source.shape} is not supported; "
             f"the supported dtypes are {', '.join(SUPPORTED)}"
         )
-    if not source.flags.c_contiguous or not source.dtype.isnative:
-        source = np.array(source, dtype=source.dtype.newbyteorder("="), order="C")
+    if not source.flags.c_contiguous or not dtype.isnative:
+        source = np.array(source, dtype=dtype.newbyteorder("="), order="C")
     return source
 
 
@@ -66,8 +70,6 @@ def as_output(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], operation:
             f"{operation}: the output of shape {out.shape} is not C-contiguous (strides {out.strides}); "
             "pass numpy.ascontiguousarray(array) or leave out= away"
         )
-    if not out.dtype.isnative:
-        raise DataError(f"{operation}: the output has byte order {out.dtype.byteorder!r}; use the native one")
     return out
 
 
@@ -86,7 +88,8 @@ def output_for(source: Array, out: Any, operation: str) -> tuple[Array, Array]:
 
 def buffer_of(array: Array, *, writable: bool) -> Buffer:
     """Wrap a checked array for the native ring, without a copy."""
-    if array.dtype.name == "bfloat16":  # from ml_dtypes: the buffer protocol has no letter for it
+    if array.dtype.num not in _NUMBERS and array.dtype.name == "bfloat16":
+        # It is of ml_dtypes, and the buffer protocol has no letter for it.
         return Buffer.from_pointer(array.ctypes.data, list(array.shape), "bfloat16", array)
     return Buffer.from_array(array, writable)
 

@@ -18,6 +18,9 @@ class ReduceOp(str, Enum):
     Max = "max"
     Product = "product"
 
+    # Equal to its text, so of the same hash; Enum would hash the member's name (and do so slowly).
+    __hash__ = str.__hash__
+
     @classmethod
     def of(cls, op: ReduceOp | str) -> str:
         """Return the text of an op that was given as a member or as text in any case.
@@ -25,14 +28,15 @@ class ReduceOp(str, Enum):
         Raises:
             ConfigError: there is no such op.
         """
-        if isinstance(op, ReduceOp):
-            return op.value
-        if isinstance(op, str) and op.lower() in _TEXTS:
-            return op.lower()
-        raise ConfigError(f"no reduction named {op!r}; the reductions are {', '.join(sorted(_TEXTS))}")
+        text = _TEXTS.get(op) if isinstance(op, str) else None
+        if text is None:
+            text = _TEXTS.get(str(op).lower())
+        if text is None:
+            raise ConfigError(f"no reduction named {op!r}; the reductions are {', '.join(sorted(_TEXTS))}")
+        return text
 
 
-_TEXTS = frozenset(op.value for op in ReduceOp)
+_TEXTS = {op.value: op.value for op in ReduceOp}
 
 Sum = ReduceOp.Sum
 Average = ReduceOp.Average
