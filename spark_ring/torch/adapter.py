@@ -121,17 +121,19 @@ class TorchAdapter:
         if not batch.rows:
             return self._no_rows()
         with self._evaluating():
-            labels = self._objective.labels(batch)
             if self._contract.weight is None:
+                labels = self._objective.labels(batch)
                 output = forward(self._module, self._contract, batch.inputs)
                 loss = float(self._objective.loss(output, labels))
                 return self._sums(loss * batch.rows, batch.rows, batch.rows, output, labels)
-            weights = self._row_weights(batch)
-            total = float(weights.sum(dtype=torch.float64))
-            output = forward(self._module, self._contract, batch.inputs)
-            kept = weights > 0
-            losses = self._objective.row_losses(output, labels)[kept].double() * weights[kept].double()
-            return self._sums(float(losses.sum()), total, batch.rows, output, labels)
+            inputs, labels, weights = self._of_weight(batch, self._row_weights(batch))
+            if not len(weights):
+                return self._no_rows()
+            output = forward(self._module, self._contract, inputs)
+            losses = self._objective.row_losses(output, labels).double() * weights.double()
+            return self._sums(
+                float(losses.sum()), float(weights.sum(dtype=torch.float64)), len(weights), output, labels
+            )
 
     def end_epoch(self, epoch: int, logs: dict[str, float]) -> dict[str, float]:
         """Step the scheduler. Logs the learning rate of the first parameter group in the finished epoch."""

@@ -7,7 +7,8 @@
   the same.
 * With row weights the loss is sum(weight · loss of the row) / sum(weight), over all ranks. The losses of the
   rows are had by ``reduction="none"``, so the loss must know that argument.
-* A metric gets what a single loss gets and returns the mean over the rows. Row weights do not change metrics.
+* A metric gets what a single loss gets and returns the mean over the rows. Rows of weight 0 are left out;
+  else row weights do not change metrics.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import inspect
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 
 from spark_ring.errors import ConfigError
 
@@ -54,6 +55,11 @@ def build_optimizer(payload: dict[str, Any], module: torch.nn.Module) -> torch.o
     if not any(parameter.requires_grad for parameter in parameters):
         raise ConfigError(
             f"no parameter of the model {type(module).__name__} requires a gradient: nothing to train"
+        )
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
+        raise ConfigError(
+            f"the model {type(module).__name__} has lazy layers without shapes; run one batch through it, "
+            "or give the layers their sizes"
         )
     make = payload["optimizer"]
     if isinstance(make, torch.optim.Optimizer) or not callable(make):

@@ -102,7 +102,8 @@ class TrainingLoop:
         progress: where rank 0 reports.
 
     Raises:
-        ConfigError: a metric's name is taken, the monitor names no metric, or ranks have different metrics.
+        ConfigError: no epochs are asked for, a metric's name is taken, the monitor names no metric, or ranks
+            have different metrics.
     """
 
     def __init__(
@@ -122,6 +123,8 @@ class TrainingLoop:
         self._communicator = communicator
         self._folder = folder
         self._progress = progress
+        if options.epochs < 1:
+            raise ConfigError(f"epochs is {options.epochs}; it must be at least 1")
         self._metrics = _checked_names(adapter.metric_names(), communicator)
         self._monitor = Monitor(options, self._metrics, validation is not None)
         self._history: list[dict[str, Any]] = []

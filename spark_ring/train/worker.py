@@ -53,14 +53,14 @@ def run_worker(job: TrainJob, communicator: Communicator) -> WorkerResult:
         CommunicatorError: another rank failed; the message has its reason.
         Exception: whatever the user's code raised on this rank.
     """
-    try:
-        with world.use(communicator):
-            return _train(job, communicator)
-    except CommunicatorError:
-        raise
-    except BaseException as error:
-        communicator.abort(f"rank {communicator.rank} raised {type(error).__name__}: {error}")
-        raise
+    with world.use(communicator), ExitStack() as stack:
+        try:
+            return _train(job, communicator, stack)
+        except CommunicatorError:  # what another rank caused, the others hear from the ring itself
+            raise
+        except BaseException as error:  # before anything is closed: the others wait for this rank
+            communicator.abort(f"rank {communicator.rank} raised {type(error).__name__}: {error}")
+            raise
 
 
 def load_payload(store: Store, path: str, sha256: str) -> dict[str, Any]:
@@ -76,7 +76,14 @@ def load_payload(store: Store, path: str, sha256: str) -> dict[str, Any]:
             f"the payload {path} in {store.url} has SHA-256 {found}; the job says {sha256}. It was not "
             "unpickled. Another fit wrote to the same run folder, or the file was changed."
         )
-    payload = cloudpickle.loads(data)
+    try:
+        payload = cloudpickle.loads(data)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"the model, loss, optimizer or metrics need the module {error.name!r}, which cannot be imported "
+            f"on host {socket.gethostname()}. Install it on every executor, or ship it with "
+            "spark.addArtifact(path, pyfile=True)"
+        ) from error
     if not isinstance(payload, dict):
         raise StoreError(f"the payload {path} holds a {type(payload).__name__}, not a dict")
     return payload
@@ -89,7 +96,7 @@ def fingerprint(job: TrainJob) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _train(job: TrainJob, communicator: Communicator) -> WorkerResult:
+def _train(job: TrainJob, communicator: Communicator, stack: ExitStack) -> WorkerResult:
     began = time.perf_counter()
     store = Store(job.store)
     payload = load_payload(store, job.payload, job.payload_sha256)
@@ -97,22 +104,21 @@ def _train(job: TrainJob, communicator: Communicator) -> WorkerResult:
     if manifest.rows("train") == 0:
         raise DataError(f"dataset {job.dataset} in {store.url} has no training rows")
     adapter = _make_adapter(job.adapter)
-    with ExitStack() as stack:
-        stack.callback(adapter.close)
-        adapter.setup(payload, job.contract, job.options, communicator)
-        train = _reader(job, store, manifest, "train", communicator, stack)
-        validation = None
-        if job.options.validation and manifest.rows("val") > 0:
-            validation = _reader(job, store, manifest, "val", communicator, stack)
-        folder = CheckpointFolder(store, job.run_id, fingerprint(job), adapter.weights_suffix)
-        progress = stack.enter_context(
-            ProgressWriter(store, job.run_id, job.options.progress_seconds, active=communicator.rank == 0)
-        )
-        ready = time.perf_counter()
-        loop = TrainingLoop(adapter, train, validation, job.options, communicator, folder, progress)
-        outcome = loop.run()
-        facts = _facts(adapter, communicator, outcome.history[outcome.resumed_epoch :])
-        facts["seconds"] |= {"setup": ready - began, "total": time.perf_counter() - began}
+    stack.callback(adapter.close)
+    adapter.setup(payload, job.contract, job.options, communicator)
+    train = _reader(job, store, manifest, "train", communicator, stack)
+    validation = None
+    if job.options.validation and manifest.rows("val") > 0:
+        validation = _reader(job, store, manifest, "val", communicator, stack)
+    folder = CheckpointFolder(store, job.run_id, fingerprint(job), adapter.weights_suffix)
+    progress = stack.enter_context(
+        ProgressWriter(store, job.run_id, job.options.progress_seconds, active=communicator.rank == 0)
+    )
+    ready = time.perf_counter()
+    loop = TrainingLoop(adapter, train, validation, job.options, communicator, folder, progress)
+    outcome = loop.run()
+    facts = _facts(adapter, communicator, outcome.history[outcome.resumed_epoch :])
+    facts["seconds"] |= {"setup": ready - began, "total": time.perf_counter() - began}
     return WorkerResult(
         rank=communicator.rank,
         rows=outcome.rows,

@@ -243,3 +243,8 @@ def test_a_model_that_cannot_be_copied_is_explained() -> None:
     model.cache = model.weight * 2
     with pytest.raises(PreflightError, match=r"cannot be copied.*callable"):
         run(model, functional.mse_loss, numbers(4, 3), numbers(4))
+
+
+def test_lazy_layers_are_explained() -> None:
+    with pytest.raises(ConfigError, match="lazy layers"):
+        run(torch.nn.LazyLinear(1), functional.mse_loss, numbers(4, 3), numbers(4))
