@@ -288,13 +288,11 @@ class EpochPlan:
             edges, end = [0], 0
             for _, low, high in self.pieces(*self.layout.span(lane)):
                 rows = high - low
+                if end > edges[-1] and (not self.shuffle or end + rows - edges[-1] > self.window):
+                    edges.append(end)
                 if self.shuffle and rows > self.window:  # even parts of one row group
-                    if end > edges[-1]:
-                        edges.append(end)
                     parts = -(-rows // self.window)
                     edges += [end + part * rows // parts for part in range(1, parts + 1)]
-                elif not self.shuffle or end + rows - edges[-1] > self.window:
-                    edges.append(end)
                 end += rows
             if end > edges[-1]:
                 edges.append(end)

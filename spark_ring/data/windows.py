@@ -140,10 +140,13 @@ def schedule(plan: EpochPlan, rank: int, start_step: int) -> list[_Key]:
         first = plan.window_of(part.lane, start_step * quota + part.first)
         last = plan.window_of(part.lane, (layout.full_steps - 1) * quota + part.last - 1)
         for number in range(first, last + 1):
-            begins = plan.window_span(part.lane, number)[0] // quota
-            first_step[part.lane, number] = max(start_step, begins)
+            begin, end = plan.window_span(part.lane, number)
+            # The first step whose share of the lane reaches into the window; a cut lane may miss a small one.
+            step = max(start_step, (begin - part.last) // quota + 1)
+            if step < layout.full_steps and step * quota + part.first < end:
+                first_step[part.lane, number] = step
     start, stop = layout.tail(rank)
-    if start < stop:
+    if start < stop and start_step < layout.steps:
         lane = layout.effective_lanes - 1
         for number in range(plan.window_of(lane, start), plan.window_of(lane, stop - 1) + 1):
             first_step.setdefault((lane, number), layout.full_steps)
