@@ -1,0 +1,8 @@
+#include "base/kernels/kernels_impl.h"
+
+namespace ring {
+
+extern const Kernels avx2_kernels;
+const Kernels avx2_kernels{"avx2", fold, scale};
+
+}  // namespace ring

@@ -1,0 +1,8 @@
+#include "base/kernels/kernels_impl.h"
+
+namespace ring {
+
+extern const Kernels avx512_kernels;
+const Kernels avx512_kernels{"avx512", fold, scale};
+
+}  // namespace ring

@@ -1,0 +1,235 @@
+#include "bind/communicator.h"
+
+#include <pybind11/stl.h>
+
+#include "bind/errors.h"
+#include "bind/register.h"
+#include "collective/schedule.h"
+
+namespace py = pybind11;
+using ring::Code;
+using ring::Kind;
+using ring::Request;
+
+namespace {
+
+ring::ReduceOp parse_op(const std::string& op) {
+  const auto known = ring::reduce_op_from(op);
+  if (!known) raise(Code::config, "op is '" + op + "'; it must be one of sum, average, min, max, product");
+  return *known;
+}
+
+bool overlap(const PyBuffer& a, const PyBuffer& b) {
+  return a.data != b.data && a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes &&
+         b.data < a.data + a.bytes;
+}
+
+void check_pair(const PyBuffer& input, const PyBuffer& output) {
+  if (input.dtype != output.dtype) {
+    raise(Code::config, "input is " + std::string(ring::name_of(input.dtype)) + " and output " +
+                            std::string(ring::name_of(output.dtype)) + "; they must have the same dtype");
+  }
+  if (!output.writable) raise(Code::config, "the output is read-only");
+  if (overlap(input, output)) {
+    raise(Code::config,
+          "input and output overlap without being the same memory; use the same array or separate ones");
+  }
+}
+
+Request reduction_request(Kind kind, const std::string& op, std::string name, double prescale,
+                          double postscale) {
+  Request request;
+  request.kind = kind;
+  request.op = parse_op(op);
+  request.name = std::move(name);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  return request;
+}
+
+void add_allreduce(Request& request, const PyBuffer& input, const PyBuffer& output) {
+  check_pair(input, output);
+  if (input.shape != output.shape)
+    raise(Code::config, "input and output of an allreduce must have the same shape");
+  if (request.tensors.empty()) request.dtype = input.dtype;
+  if (input.dtype != request.dtype)
+    raise(Code::config, "the tensors of one grouped allreduce must have one dtype");
+  request.tensors.push_back({input.data, output.data, input.shape, input.bytes});
+}
+
+}  // namespace
+
+PyCommunicator::PyCommunicator(PyListener& listener, int rank, const std::vector<ring::PeerAddress>& peers,
+                               const py::bytes& secret, const ring::Options& options) {
+  if (!listener.listener.valid())
+    raise(Code::config, "the listener is closed, or was given to another communicator");
+  if (options.transport != "auto" && options.transport != "shm" && options.transport != "tcp") {
+    raise(Code::config, "transport is '" + options.transport + "'; it must be one of auto, shm, tcp");
+  }
+  if (options.segment_bytes < 64 || options.fusion_bytes < 0) {
+    raise(Code::config, "segment_bytes must be at least 64 and fusion_bytes not negative");
+  }
+  const std::string key = secret;
+  ring::Result<std::unique_ptr<ring::Engine>> made = [&] {
+    const py::gil_scoped_release release;
+    return ring::Engine::connect(std::move(listener.listener), rank, peers, key, options, python_interrupted);
+  }();
+  raise_if(made.status());
+  engine_ = std::move(*made);
+}
+
+PyCommunicator::~PyCommunicator() {
+  if (generation_ != ring::fork_generation()) {
+    (void)engine_.release();  // its threads and locks stayed in the parent; nothing here may touch them
+    return;
+  }
+  const py::gil_scoped_release release;
+  engine_.reset();
+}
+
+PyHandle PyCommunicator::submit(Request request, std::vector<py::object> owners) {
+  refuse_after_fork(generation_);
+  orphans_->sweep();
+  ring::Result<ring::OperationPtr> operation = [&] {
+    const py::gil_scoped_release release;
+    return engine_->submit(std::move(request));
+  }();
+  raise_if(operation.status());
+  return PyHandle(std::move(*operation), std::move(owners), orphans_);
+}
+
+PyHandle PyCommunicator::allreduce(const std::vector<PyBuffer*>& inputs,
+                                   const std::vector<PyBuffer*>& outputs, const std::string& op,
+                                   std::string name, double prescale, double postscale) {
+  if (inputs.size() != outputs.size() || inputs.empty()) {
+    raise(Code::config, "an allreduce needs as many outputs as inputs, and at least one");
+  }
+  Request request = reduction_request(Kind::allreduce, op, std::move(name), prescale, postscale);
+  std::vector<py::object> owners;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    add_allreduce(request, *inputs[i], *outputs[i]);
+    owners.push_back(inputs[i]->owner);
+    owners.push_back(outputs[i]->owner);
+  }
+  return submit(std::move(request), std::move(owners));
+}
+
+PyHandle PyCommunicator::broadcast(PyBuffer& buffer, int root, std::string name) {
+  Request request;
+  request.kind = Kind::broadcast;
+  request.name = std::move(name);
+  request.dtype = buffer.dtype;
+  request.root = root;
+  if (!buffer.writable && root != engine_->topology().rank) raise(Code::config, "the array is read-only");
+  request.tensors.push_back({buffer.data, buffer.data, buffer.shape, buffer.bytes});
+  return submit(std::move(request), {buffer.owner});
+}
+
+PyHandle PyCommunicator::allgather(PyBuffer& input, std::string name) {
+  Request request;
+  request.kind = Kind::allgather;
+  request.name = std::move(name);
+  request.dtype = input.dtype;
+  request.tensors.push_back({input.data, nullptr, input.shape, input.bytes});
+  return submit(std::move(request), {input.owner});
+}
+
+PyHandle PyCommunicator::reducescatter(PyBuffer& input, PyBuffer& output, const std::string& op,
+                                       std::string name) {
+  check_pair(input, output);
+  if (!input.shape.empty()) {
+    const auto rows = ring::scatter_rows(static_cast<size_t>(input.shape[0]), engine_->topology().size);
+    std::vector<int64_t> expected = input.shape;
+    expected[0] = static_cast<int64_t>(rows[static_cast<size_t>(engine_->topology().rank)]);
+    if (output.shape != expected) {
+      raise(Code::config, "the output of reducescatter on rank " + std::to_string(engine_->topology().rank) +
+                              " must have " + std::to_string(expected[0]) +
+                              " rows and otherwise the shape of the input");
+    }
+  }
+  Request request = reduction_request(Kind::reducescatter, op, std::move(name), 1, 1);
+  request.dtype = input.dtype;
+  request.tensors.push_back({input.data, output.data, input.shape, input.bytes});
+  return submit(std::move(request), {input.owner, output.owner});
+}
+
+PyHandle PyCommunicator::barrier(std::string name) {
+  Request request;
+  request.kind = Kind::barrier;
+  request.name = std::move(name);
+  return submit(std::move(request), {});
+}
+
+void PyCommunicator::allreduce_now(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name,
+                                   double prescale, double postscale, double timeout) {
+  refuse_after_fork(generation_);
+  Request request = reduction_request(Kind::allreduce, op, std::move(name), prescale, postscale);
+  request.timeout = timeout;
+  add_allreduce(request, input, output);
+  ring::Status status;
+  {
+    const py::gil_scoped_release release;
+    status = engine_->run_now(std::move(request), python_interrupted);
+  }
+  raise_if(status);
+}
+
+py::dict PyCommunicator::statistics() const {
+  const ring::Statistics& counts = engine_->statistics();
+  py::dict result;
+  result["operations"] = counts.operations.load();
+  result["bytes"] = counts.bytes.load();
+  result["buckets"] = counts.buckets.load();
+  result["fused_tensors"] = counts.fused_tensors.load();
+  result["carried"] = counts.carried.load();
+  result["rounds"] = counts.rounds.load();
+  result["wakeups"] = counts.wakeups.load();
+  result["seconds"] = static_cast<double>(counts.busy_us.load()) * 1e-6;
+  result["strangers"] = engine_->strangers();
+  return result;
+}
+
+void PyCommunicator::abort(const std::string& reason) {
+  refuse_after_fork(generation_);
+  const py::gil_scoped_release release;
+  engine_->abort(reason);
+}
+
+void PyCommunicator::close() {
+  if (generation_ != ring::fork_generation()) return;
+  {
+    const py::gil_scoped_release release;
+    engine_->close();
+  }
+  orphans_->sweep();
+}
+
+void register_communicator(py::module_& module) {
+  using C = PyCommunicator;
+  auto topology = [](auto field) {
+    return [field](const C& self) { return self.engine().topology().*field; };
+  };
+  py::class_<C>(module, "Communicator")
+      .def(py::init<PyListener&, int, const std::vector<ring::PeerAddress>&, const py::bytes&,
+                    const ring::Options&>(),
+           py::arg("listener"), py::arg("rank"), py::arg("peers"), py::arg("secret"), py::arg("options"))
+      .def_property_readonly("rank", topology(&ring::Topology::rank))
+      .def_property_readonly("size", topology(&ring::Topology::size))
+      .def_property_readonly("local_rank", topology(&ring::Topology::local_rank))
+      .def_property_readonly("local_size", topology(&ring::Topology::local_size))
+      .def_property_readonly("cross_rank", topology(&ring::Topology::cross_rank))
+      .def_property_readonly("cross_size", topology(&ring::Topology::cross_size))
+      .def_property_readonly("transport", [](const C& self) { return self.engine().transport(); })
+      .def("allreduce", &C::allreduce, py::arg("inputs"), py::arg("outputs"), py::arg("op"), py::arg("name"),
+           py::arg("prescale"), py::arg("postscale"))
+      .def("broadcast", &C::broadcast, py::arg("buffer"), py::arg("root"), py::arg("name"))
+      .def("allgather", &C::allgather, py::arg("input"), py::arg("name"))
+      .def("reducescatter", &C::reducescatter, py::arg("input"), py::arg("output"), py::arg("op"),
+           py::arg("name"))
+      .def("barrier", &C::barrier, py::arg("name"))
+      .def("allreduce_now", &C::allreduce_now, py::arg("input"), py::arg("output"), py::arg("op"),
+           py::arg("name"), py::arg("prescale"), py::arg("postscale"), py::arg("timeout"))
+      .def("statistics", &C::statistics)
+      .def("abort", &C::abort, py::arg("reason"))
+      .def("close", &C::close);
+}

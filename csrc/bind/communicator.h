@@ -1,0 +1,39 @@
+// Python's Communicator: checks arguments, keeps memory alive, releases the GIL, refuses forked children.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fork.h"
+#include "bind/buffer.h"
+#include "bind/handle.h"
+#include "bind/options.h"
+#include "engine/engine.h"
+
+class PyCommunicator {
+ public:
+  PyCommunicator(PyListener& listener, int rank, const std::vector<ring::PeerAddress>& peers,
+                 const pybind11::bytes& secret, const ring::Options& options);
+  ~PyCommunicator();
+
+  PyHandle allreduce(const std::vector<PyBuffer*>& inputs, const std::vector<PyBuffer*>& outputs,
+                     const std::string& op, std::string name, double prescale, double postscale);
+  PyHandle broadcast(PyBuffer& buffer, int root, std::string name);
+  PyHandle allgather(PyBuffer& input, std::string name);
+  PyHandle reducescatter(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name);
+  PyHandle barrier(std::string name);
+  void allreduce_now(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name,
+                     double prescale, double postscale, double timeout);
+  pybind11::dict statistics() const;
+  void abort(const std::string& reason);
+  void close();
+  const ring::Engine& engine() const { return *engine_; }
+
+ private:
+  PyHandle submit(ring::Request request, std::vector<pybind11::object> owners);
+
+  const int generation_ = ring::fork_generation();
+  std::unique_ptr<ring::Engine> engine_;
+  std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
+};

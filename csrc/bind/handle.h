@@ -1,0 +1,43 @@
+// Python's side of an asynchronous operation: keeps the memory alive that the operation works on.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/operation.h"
+
+// Memory of operations whose handles were dropped before they ended. Guarded by the GIL, so that the
+// progress thread never needs it: owners are released by the next call from Python.
+class Orphans {
+ public:
+  void adopt(ring::OperationPtr operation, std::vector<pybind11::object> owners) {
+    orphans_.emplace_back(std::move(operation), std::move(owners));
+  }
+  void sweep();
+
+ private:
+  std::vector<std::pair<ring::OperationPtr, std::vector<pybind11::object>>> orphans_;
+};
+
+class PyHandle {
+ public:
+  PyHandle(ring::OperationPtr operation, std::vector<pybind11::object> owners,
+           std::shared_ptr<Orphans> orphans)
+      : operation_(std::move(operation)), owners_(std::move(owners)), orphans_(std::move(orphans)) {}
+  PyHandle(PyHandle&&) = default;
+  ~PyHandle();
+
+  bool poll() const { return operation_->done(); }
+  void wait(double timeout) const;
+  std::vector<std::vector<int64_t>> result_shapes() const;
+  pybind11::object take_result() const;
+  void add_done_callback(const pybind11::object& callback) const;
+
+ private:
+  ring::OperationPtr operation_;
+  std::vector<pybind11::object> owners_;
+  std::shared_ptr<Orphans> orphans_;
+};

@@ -1,0 +1,51 @@
+// What every way of moving data between ranks can do. One implementation per transport; the engine above has
+// already made sure that all ranks of the group call the same operation with agreeing arguments.
+//
+// A Status that is not ok means that the group is out of step and can never be used again.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "collective/pieces.h"
+
+namespace ring {
+
+struct Reduction {
+  DType dtype = DType::float32;
+  ReduceOp op = ReduceOp::sum;
+  double prescale = 1;
+  double postscale = 1;
+  int divisor = 1;  // what average divides by: the size of the whole communicator
+
+  // Floating sums and averages may scale any partial sum; the others only the final value.
+  bool linear() const { return op == ReduceOp::sum || op == ReduceOp::average; }
+  bool integer_average() const { return op == ReduceOp::average && !is_float(dtype); }
+  // The factor to apply to each contribution when nothing is applied to the sum (float16 cannot overflow
+  // then).
+  double input_factor() const {
+    if (op == ReduceOp::average) return prescale * postscale / divisor;
+    return op == ReduceOp::sum ? prescale * postscale : prescale;
+  }
+  double output_factor() const { return linear() ? 1.0 : postscale; }
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+  // Sizes and offsets are bytes unless said otherwise; `root` is a rank of the group.
+  virtual Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) = 0;
+  virtual Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) = 0;
+  // Everybody's input, in rank order, to everybody. bytes[r] is the size of rank r's input.
+  virtual Status allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
+                           Deadline deadline) = 0;
+  // counts[r] elements of the reduced input go to rank r.
+  virtual Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
+                               const Reduction& reduction, Deadline deadline) = 0;
+};
+
+}  // namespace ring

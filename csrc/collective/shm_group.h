@@ -1,0 +1,81 @@
+// Collectives through shared memory, block by block.
+//
+// allreduce, n > 2 ranks, T bytes. The array is divided into n slices; block b holds the b-th part of every
+// slice. Each rank, for every block:
+//     copy     its input of the other ranks' parts into its staging          T (n-1)/n bytes
+//     reduce   its own part, from its input and everybody's staging in rank order, into its result
+//     gather   everybody's results into its output                           T bytes
+//   Two waits per block: for all copies before reduce, for all reductions before gather. Blocks overlap: a
+//   rank copies block b, reduces b-1 and gathers b-2, so it seldom waits for a rank that is a little behind.
+//   Every element is reduced once, by one rank, always in the order 0 … n-1: all ranks get the same bits.
+// allreduce, 2 ranks. One phase: both copy the whole block and both reduce it: one wait per block.
+// reducescatter is copy and reduce; allgather and broadcast are "publish a result" and gather.
+//
+// Counters never go back and go on from one operation to the next, so there is nothing to reset. Before it
+// overwrites a staging (result) block a rank sees that all have reduced (gathered) what was in it.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "collective/group.h"
+#include "collective/schedule.h"
+#include "collective/shm_layout.h"
+
+namespace ring {
+
+class ShmGroup final : public Group {
+ public:
+  // `base` is a segment laid out by `layout`, zero where counters are. `members` are global ranks.
+  ShmGroup(std::byte* base, const ShmLayout& layout, std::vector<int> members, int index, WaitPolicy policy,
+           Watch& watch)
+      : base_(base),
+        layout_(layout),
+        members_(std::move(members)),
+        index_(index),
+        policy_(policy),
+        watch_(watch) {}
+
+  Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) override;
+  Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) override;
+  Status allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
+                   Deadline deadline) override;
+  Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
+                       const Reduction& reduction, Deadline deadline) override;
+
+  // The two halves of allreduce, with any division into slices (bytes): used across hosts.
+  Status reduce_slices(const Pieces& pieces, const Slices& slices, const Reduction& reduction,
+                       std::byte* mine, Deadline deadline);
+  Status gather_slices(const std::byte* mine, const Slices& slices, const Pieces& pieces, Deadline deadline);
+
+ private:
+  using Counter = std::atomic<uint64_t> Counters::*;
+
+  Status allreduce_two(const Pieces& pieces, const Reduction& reduction, Deadline deadline);
+  Status copy_in(const Pieces& pieces, const Slices& slices, uint64_t b, Deadline deadline);
+  Status reduce(const Pieces& pieces, const Slices& slices, const Reduction& reduction, uint64_t b,
+                std::byte* to, Deadline deadline);
+  Status gather(const Slices& slices, const Pieces& pieces, uint64_t b, size_t unit, Deadline deadline);
+
+  // Waits until every rank's (or one rank's) counter has reached `target`.
+  Status wait_all(Counter counter, uint64_t target, Deadline deadline);
+  Status wait_one(Counter counter, int index, uint64_t target, Deadline deadline);
+  // Waits until block `b` of this operation may overwrite what its buffer held before.
+  Status wait_free(Counter counter, uint64_t b, Deadline deadline);
+  void publish(Counter counter, uint64_t b);
+  void wake_all();
+
+  int count() const { return static_cast<int>(members_.size()); }
+  Counters& counters(int r) const { return layout_.counters(base_, r); }
+  uint64_t blocks(size_t bytes, size_t unit) const { return (bytes + unit - 1) / unit; }
+
+  std::byte* const base_;
+  const ShmLayout layout_;
+  const std::vector<int> members_;
+  const int index_;
+  const WaitPolicy policy_;
+  Watch& watch_;
+  uint64_t first_ = 0;  // number of the current operation's first block
+};
+
+}  // namespace ring

@@ -1,0 +1,84 @@
+// How the ranks of one host divide their shared segment. n ranks, all sizes multiples of a cache line:
+//
+//   challenge     128 bytes, used once while the topology is agreed
+//   n × Counters  what each rank has done; written by that rank only
+//   n × 2 slots   of the small exchange: sequence, head, payload; double-buffered
+//   n × D blocks  staging: a rank's input, for its peers to reduce from
+//   n × D blocks  results: a rank's finished slice, for its peers to copy
+//
+// Single writer: every byte is written by one rank. No lock lives here, so a killed rank leaves nothing
+// locked.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "collective/exchange.h"
+#include "transport/wait.h"
+
+namespace ring {
+
+constexpr size_t kLine = 128;  // two cache lines: processors fetch them in pairs
+
+// Numbers of blocks finished since the segment was made; they only grow.
+struct Counters {
+  alignas(kLine) std::atomic<uint64_t> copied;
+  alignas(kLine) std::atomic<uint64_t> reduced;
+  alignas(kLine) std::atomic<uint64_t> gathered;
+  alignas(kLine) SleepWord sleep;
+};
+
+struct ExchangeSlot {
+  std::atomic<uint64_t> sequence;  // the exchange whose content this is, plus one
+  Head head;
+  std::byte payload[1];  // really payload_limit bytes
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+class ShmLayout {
+ public:
+  static constexpr int kDepth = 2;  // blocks in flight
+
+  ShmLayout(int ranks, size_t segment_bytes) : ranks_(static_cast<size_t>(ranks)) {
+    slice_bytes_ = round_up(std::max<size_t>(64, segment_bytes / ranks_), 64);
+    payload_bytes_ = std::clamp<size_t>((size_t{128} << 10) / ranks_, 4096, 32768);
+    slot_bytes_ = round_up(offsetof(ExchangeSlot, payload) + payload_bytes_, kLine);
+    block_bytes_ = round_up(slice_bytes_ * ranks_, kLine);
+  }
+
+  size_t slice_bytes() const { return slice_bytes_; }  // one rank's share of a block
+  size_t block_bytes() const { return block_bytes_; }
+  size_t payload_bytes() const { return payload_bytes_; }
+  size_t total_bytes() const { return results_at() + ranks_ * kDepth * block_bytes_; }
+
+  Counters& counters(std::byte* base, int rank) const {
+    return *reinterpret_cast<Counters*>(base + kLine + index(rank) * sizeof(Counters));
+  }
+  ExchangeSlot& slot(std::byte* base, int rank, uint64_t sequence) const {
+    return *reinterpret_cast<ExchangeSlot*>(base + slots_at() +
+                                            (index(rank) * 2 + (sequence & 1)) * slot_bytes_);
+  }
+  std::byte* staging(std::byte* base, int rank, uint64_t block) const {
+    return base + staging_at() + (index(rank) * kDepth + block % kDepth) * block_bytes_;
+  }
+  std::byte* result(std::byte* base, int rank, uint64_t block) const {
+    return base + results_at() + (index(rank) * kDepth + block % kDepth) * block_bytes_;
+  }
+
+ private:
+  static size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
+  static size_t index(int rank) { return static_cast<size_t>(rank); }
+  size_t slots_at() const { return kLine + ranks_ * sizeof(Counters); }
+  size_t staging_at() const { return round_up(slots_at() + ranks_ * 2 * slot_bytes_, 4096); }
+  size_t results_at() const { return staging_at() + ranks_ * kDepth * block_bytes_; }
+
+  size_t ranks_;
+  size_t slice_bytes_;
+  size_t payload_bytes_;
+  size_t slot_bytes_;
+  size_t block_bytes_;
+};
+
+}  // namespace ring

@@ -1,0 +1,29 @@
+#include "collective/tcp_exchange.h"
+
+#include <cstring>
+
+namespace ring {
+
+size_t TcpExchange::payload_limit() const { return control_.size() <= 4 ? 16384 : 4096; }
+
+Status TcpExchange::run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) {
+  mine_.resize(sizeof head + (payload != nullptr ? head.payload : 0));
+  std::memcpy(mine_.data(), &head, sizeof head);
+  if (payload != nullptr) payload->pack(0, head.payload, mine_.data() + sizeof head);
+  RING_TRY(control_.exchange(mine_, deadline, &received_, &watch_));
+  heads_.resize(received_.size());
+  all->resize(received_.size());
+  for (size_t r = 0; r < received_.size(); ++r) {
+    const Bytes& blob = received_[r];
+    if (blob.size() < sizeof(Head)) {
+      return Status(Code::peer_lost, "rank " + std::to_string(r) + " is out of step with this rank",
+                    static_cast<int>(r));
+    }
+    std::memcpy(&heads_[r], blob.data(), sizeof(Head));
+    if (heads_[r].payload > blob.size() - sizeof(Head)) heads_[r].payload = 0;
+    (*all)[r] = {&heads_[r], blob.data() + sizeof(Head)};
+  }
+  return {};
+}
+
+}  // namespace ring

@@ -1,0 +1,66 @@
+// Agreeing, without a coordinator, on what to do next. One round, run by every rank that has something
+// pending; ranks that have nothing join when they get something.
+//
+//   1. Every rank shows: the hash of its first pending operation, how many are pending, a hash over all of
+//      them, and, if the first is small, its payload.
+//   2. All firsts equal, somebody has only one: that operation runs; if it was small it is already complete.
+//      All have more: if everything pending is equal, everything runs; else the ranks compare a hash over the
+//      first n = min(pending) and run these n, or only the first if they differ further on.
+//   3. Firsts differ: every rank shows all its descriptors. What all have, in the order of rank 0, runs if it
+//      agrees and fails on every rank with the two sides' descriptions if it does not. If all have nothing in
+//      common the round is stuck: a new one begins when any rank has something new.
+//
+// Every rank decides from the same data, so all decide the same.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collective/exchange.h"
+#include "engine/operation.h"
+#include "transport/control_plane.h"
+
+namespace ring {
+
+struct Decision {
+  std::vector<OperationPtr> run;  // in this order
+  bool carried = false;           // run has one operation and `incoming` its payloads
+  std::vector<std::pair<OperationPtr, Status>> mismatched;  // fail these
+  bool stuck = false;
+};
+
+class Agreement {
+ public:
+  Agreement(Exchange& exchange, ControlPlane& control, Watch& watch, int rank)
+      : exchange_(exchange), control_(control), watch_(watch), rank_(rank) {}
+
+  Status decide(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision);
+  // The payloads of a carried decision, by rank; valid until the next call of decide.
+  const std::vector<Incoming>& incoming() const { return incoming_; }
+  // Who had what pending when the last round was stuck, for error messages.
+  const std::string& stuck_story() const { return stuck_story_; }
+
+ private:
+  Status compare_lists(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision);
+  bool build_payload(const Operation& first);
+
+  Exchange& exchange_;
+  ControlPlane& control_;
+  Watch& watch_;
+  const int rank_;
+  std::vector<Incoming> incoming_;
+  Pieces payload_;
+  std::string stuck_story_;
+};
+
+// The pure part of step 3. lists[r] are the operations pending on rank r; returns for every key that all
+// ranks have, in the order of rank 0, the key and, if ranks disagree, what to tell (else an empty text).
+struct Common {
+  std::string key;
+  std::string disagreement;
+  int rank = -1;  // the first rank that differs from rank 0
+};
+std::vector<Common> find_common(const std::vector<std::vector<Descriptor>>& lists);
+
+}  // namespace ring

@@ -1,0 +1,100 @@
+#include "engine/descriptor.h"
+
+#include <cstdio>
+#include <string_view>
+
+namespace ring {
+namespace {
+
+constexpr std::string_view kKinds[] = {"allreduce", "broadcast", "allgather", "reducescatter", "barrier"};
+constexpr uint32_t kMaxTensors = 1 << 20;
+
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+std::string shape_text(const std::vector<int64_t>& shape, bool any_first) {
+  std::string text = any_first ? "[*" : "[";
+  bool first = !any_first;
+  for (const int64_t extent : shape) {
+    if (!first) text += ", ";
+    text += std::to_string(extent);
+    first = false;
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+Bytes Descriptor::encode() const {
+  Writer writer;
+  writer.text(name);
+  writer.put(number);
+  writer.put(kind);
+  writer.put(dtype);
+  writer.put(op);
+  writer.put(root);
+  writer.put(prescale);
+  writer.put(postscale);
+  writer.put(static_cast<uint32_t>(shapes.size()));
+  for (const auto& shape : shapes) {
+    writer.put(static_cast<uint32_t>(shape.size()));
+    writer.raw(shape.data(), shape.size() * sizeof(int64_t));
+  }
+  return writer.take();
+}
+
+std::optional<Descriptor> Descriptor::decode(Reader& reader) {
+  Descriptor one;
+  one.name = reader.text();
+  one.number = reader.get<uint64_t>();
+  one.kind = reader.get<Kind>();
+  one.dtype = reader.get<DType>();
+  one.op = reader.get<ReduceOp>();
+  one.root = reader.get<int32_t>();
+  one.prescale = reader.get<double>();
+  one.postscale = reader.get<double>();
+  const uint32_t tensors = reader.get<uint32_t>();
+  if (tensors > kMaxTensors || one.kind > Kind::barrier || one.dtype > DType::boolean ||
+      one.op > ReduceOp::product) {
+    return std::nullopt;
+  }
+  for (uint32_t t = 0; t < tensors && reader.ok(); ++t) {
+    std::vector<int64_t> shape;
+    const uint32_t extents = reader.get<uint32_t>();
+    for (uint32_t i = 0; i < extents && reader.ok(); ++i) shape.push_back(reader.get<int64_t>());
+    one.shapes.push_back(std::move(shape));
+  }
+  if (!reader.ok()) return std::nullopt;
+  return one;
+}
+
+std::string Descriptor::key() const {
+  if (!name.empty()) return "n" + name;
+  return "#" + std::to_string(static_cast<int>(kind)) + "." + std::to_string(number);
+}
+
+std::string Descriptor::title() const {
+  const std::string what(kKinds[static_cast<size_t>(kind)]);
+  return name.empty() ? what + " (unnamed, number " + std::to_string(number) + ")" : what + " '" + name + "'";
+}
+
+std::string Descriptor::details() const {
+  std::string text(kKinds[static_cast<size_t>(kind)]);
+  if (kind == Kind::barrier) return text;
+  text += " of " + std::string(name_of(dtype)) + " ";
+  for (size_t i = 0; i < shapes.size() && i < 4; ++i)
+    text += (i ? " + " : "") + shape_text(shapes[i], kind == Kind::allgather);
+  if (shapes.size() > 4) text += " + … (" + std::to_string(shapes.size()) + " tensors)";
+  if (kind == Kind::broadcast) text += ", root " + std::to_string(root);
+  if (kind == Kind::allreduce || kind == Kind::reducescatter) {
+    text += ", op " + std::string(name_of(op));
+    if (prescale != 1) text += ", prescale " + number_text(prescale);
+    if (postscale != 1) text += ", postscale " + number_text(postscale);
+  }
+  return text;
+}
+
+}  // namespace ring

@@ -1,0 +1,260 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace ring {
+namespace {
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g s", seconds);
+  return text;
+}
+
+std::string this_size(const Operation& operation) {
+  return operation.descriptor.title() + " (" + std::to_string(operation.bytes) + " bytes)";
+}
+
+constexpr double kCulpritPatience = 0.3;  // seconds to ask the others whom they wait for
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
+                                                const std::vector<PeerAddress>& peers,
+                                                const std::string& secret, const Options& options,
+                                                const Lookout::Interrupt& interrupt) {
+  const int size = static_cast<int>(peers.size());
+  if (size < 1 || rank < 0 || rank >= size) {
+    return Status(Code::config, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                                    " ranks is not possible: rank must be from 0 to size - 1");
+  }
+  if (secret.empty())
+    return Status(Code::config, "the job's secret is empty; refusing to connect without one");
+  std::unique_ptr<Engine> engine(new Engine(options));
+  const std::lock_guard<std::mutex> lock(engine->progress_);
+  engine->lookout_.set_interrupt(&interrupt);
+  Result<std::unique_ptr<Fabric>> fabric =
+      Fabric::connect(std::move(listener), rank, peers, secret, options, engine->lookout_);
+  engine->lookout_.set_interrupt(nullptr);
+  if (!fabric.ok()) {
+    engine->closed_ = true;
+    return fabric.status();
+  }
+  engine->fabric_ = std::move(*fabric);
+  Fabric& made = *engine->fabric_;
+  engine->topology_ = made.topology();
+  engine->transport_ = made.transport();
+  engine->strangers_ = made.strangers();
+  engine->agreement_ = std::make_unique<Agreement>(made.exchange(), made.control(), engine->lookout_, rank);
+  engine->executor_ = std::make_unique<Executor>(
+      made, engine->lookout_, static_cast<size_t>(options.fusion_bytes), engine->statistics_);
+  return engine;
+}
+
+Engine::~Engine() { close(); }
+
+Status Engine::check_request(const Request& request) const {
+  if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= topology_.size)) {
+    return Status(Code::config, "root " + std::to_string(request.root) +
+                                    " is not a rank: the world size is " + std::to_string(topology_.size));
+  }
+  if (request.kind == Kind::allreduce || request.kind == Kind::reducescatter) {
+    RING_TRY(check_reduction(request.dtype, request.op, request.prescale, request.postscale));
+  }
+  const bool needs_rows = request.kind == Kind::reducescatter || request.kind == Kind::allgather;
+  if (needs_rows && request.tensors[0].shape.empty()) {
+    return Status(Code::config,
+                  "a tensor without dimensions cannot be gathered or scattered along dimension 0; "
+                  "reshape it to (1,)");
+  }
+  return {};
+}
+
+Result<OperationPtr> Engine::accept(Request request, bool wake) {
+  if (Status status = check_request(request); !status.ok()) return status;
+  const double timeout = request.timeout >= 0 ? request.timeout : options_.collective_timeout;
+  auto operation = std::make_shared<Operation>(std::move(request), Deadline::after(timeout));
+  if (Status status = queue_.push(operation, wake); !status.ok()) return status;
+  return operation;
+}
+
+Result<OperationPtr> Engine::submit(Request request) {
+  Result<OperationPtr> operation = accept(std::move(request), true);
+  if (operation.ok()) ensure_thread();
+  return operation;
+}
+
+Status Engine::run_now(Request request, const Lookout::Interrupt& interrupt) {
+  Result<OperationPtr> accepted = accept(std::move(request), false);
+  if (!accepted.ok()) return accepted.status();
+  const OperationPtr operation = *accepted;
+  bool raised = false;
+  const Lookout::Interrupt ask = [&] { return raised = raised || interrupt(); };
+  if (progress_.try_lock()) {
+    lookout_.set_interrupt(&ask);
+    drive(operation.get());
+    lookout_.set_interrupt(nullptr);
+    progress_.unlock();
+    if (!queue_.empty()) {  // somebody else's operations: the thread takes over
+      ensure_thread();
+      queue_.wake();
+    }
+  } else {
+    ensure_thread();
+    queue_.wake();
+  }
+  while (!operation->wait(Deadline::after(0.1))) {
+    if (ask()) abort("interrupted by a signal during " + operation->descriptor.title());
+  }
+  if (raised) return Status(Code::interrupted, "interrupted by a signal");
+  return operation->status();
+}
+
+void Engine::ensure_thread() {
+  if (started_.load(std::memory_order_acquire)) return;
+  const std::lock_guard<std::mutex> lock(thread_mutex_);
+  if (started_.load(std::memory_order_relaxed)) return;
+  thread_ = std::thread([this] { thread_main(); });
+  started_.store(true, std::memory_order_release);
+}
+
+void Engine::thread_main() {
+  while (queue_.wait_for_work()) {
+    const std::lock_guard<std::mutex> lock(progress_);
+    Statistics::add(statistics_.wakeups, 1);
+    drive(nullptr);
+  }
+}
+
+void Engine::drive(const Operation* until) {
+  std::vector<OperationPtr> pending;
+  while (until == nullptr || !until->done()) {
+    queue_.snapshot(&pending);
+    if (pending.empty()) return;
+    OperationPtr blamed = pending[0];
+    Status status = failure_.ok() ? round(pending, &blamed) : failure_;
+    if (!status.ok()) fail(std::move(status), blamed);
+  }
+}
+
+Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* blamed) {
+  Deadline deadline = pending[0]->deadline;
+  for (const auto& one : pending) {
+    if (one->deadline < deadline) {
+      deadline = one->deadline;
+      *blamed = one;
+    }
+  }
+  const uint64_t version = queue_.version();
+  Statistics::add(statistics_.rounds, 1);
+  Decision decision;
+  RING_TRY(agreement_->decide(pending, deadline, &decision));
+  for (auto& [operation, status] : decision.mismatched) end(operation, status);
+  if (decision.stuck) return wait_for_news(pending, version, deadline);
+  if (decision.run.empty()) return {};
+  const int64_t start = now_us();
+  Status status = executor_->run(
+      decision, agreement_->incoming(), [this](const OperationPtr& one) { end(one, {}); }, blamed);
+  Statistics::add(statistics_.busy_us, static_cast<uint64_t>(now_us() - start));
+  return status;
+}
+
+// Nothing is common to all ranks. A new round begins when this rank has something new, or another one has.
+Status Engine::wait_for_news(const std::vector<OperationPtr>& pending, uint64_t version, Deadline deadline) {
+  (void)pending;
+  while (queue_.version() == version && !fabric_->exchange().peer_ahead()) {
+    RING_TRY(lookout_.check(-1));
+    if (deadline.expired()) return Status(Code::timeout, "deadline passed");
+    queue_.wait_newer(version, 1);
+  }
+  return {};
+}
+
+void Engine::end(const OperationPtr& operation, Status status) {
+  if (status.ok()) {
+    Statistics::add(statistics_.operations, 1);
+    Statistics::add(statistics_.bytes, operation->bytes);
+  }
+  queue_.remove(operation);
+  operation->finish(std::move(status));
+}
+
+Status Engine::explain_timeout(const Status& status, const Operation& operation) {
+  int culprit = status.rank();
+  if (culprit >= 0) culprit = fabric_->control().find_culprit(culprit, kCulpritPatience);
+  if (!fabric_->control().failure().ok()) return fabric_->control().failure();
+  const double waited =
+      operation.request.timeout >= 0 ? operation.request.timeout : options_.collective_timeout;
+  std::string message = "waited " + seconds_text(waited) + " (collective_timeout) ";
+  if (culprit >= 0) {
+    message += "for rank " + std::to_string(culprit) + ", which did not take part";
+  } else {
+    message += "but ranks wait for different operations: " + agreement_->stuck_story();
+  }
+  return Status(Code::timeout, message, culprit);
+}
+
+void Engine::fail(Status status, const OperationPtr& blamed) {
+  if (failure_.ok()) {
+    if (status.code() == Code::timeout) status = explain_timeout(status, *blamed);
+    if (status.operation().empty()) status = status.with(status.message(), blamed->descriptor.title());
+    // What is this rank's own doing is an abort to everybody else, and to this rank's other operations.
+    const bool own = status.code() == Code::interrupted || status.code() == Code::closed;
+    if (own) status = Status(Code::aborted, status.message(), topology_.rank, status.operation());
+    failure_ = status;
+    if (own || fabric_->control().failure().ok()) fabric_->control().send_abort(status);
+    const Status later(status.code(),
+                       "the communicator cannot be used any more since " + status.operation() +
+                           " failed: " + status.message(),
+                       status.rank());
+    queue_.shut(later);
+  }
+  std::vector<OperationPtr> pending;
+  queue_.snapshot(&pending);
+  for (const auto& one : pending) {
+    const std::string title = one->descriptor.title();
+    end(one, status.with(this_size(*one) + ": " + status.message(), title));
+  }
+}
+
+void Engine::abort(const std::string& reason) {
+  const Status why(Code::aborted, reason, topology_.rank, "abort");
+  queue_.shut(Status(Code::aborted, "this rank gave up: " + reason, topology_.rank));
+  lookout_.stop(why);
+  const std::lock_guard<std::mutex> lock(progress_);
+  if (closed_ || !failure_.ok()) return;
+  failure_ = why;
+  fabric_->control().send_abort(why);
+  std::vector<OperationPtr> pending;
+  queue_.snapshot(&pending);
+  for (const auto& one : pending) {
+    end(one, why.with(this_size(*one) + ": this rank gave up: " + reason, one->descriptor.title()));
+  }
+}
+
+void Engine::close() {
+  queue_.shut(Status(Code::closed, "the communicator is closed"));
+  const Deadline deadline = Deadline::after(options_.close_timeout);
+  const bool drained = queue_.wait_empty(deadline);
+  if (!drained) {
+    lookout_.stop(Status(Code::closed, "rank " + std::to_string(topology_.rank) +
+                                           " closed its communicator while operations were pending"));
+  }
+  queue_.stop();
+  {
+    const std::lock_guard<std::mutex> lock(thread_mutex_);
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::lock_guard<std::mutex> lock(progress_);
+  if (closed_ || fabric_ == nullptr) return;
+  closed_ = true;
+  std::vector<OperationPtr> pending;
+  queue_.snapshot(&pending);
+  if (!pending.empty()) fail(Status(Code::closed, "the communicator was closed"), pending[0]);
+  if (failure_.ok()) fabric_->control().send_goodbye(Deadline::after(options_.close_timeout));
+  lookout_.attach(nullptr);
+  fabric_->close();
+}
+
+}  // namespace ring

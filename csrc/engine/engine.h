@@ -1,0 +1,86 @@
+// The communicator of one rank, without Python: submits operations, drives rounds of agreement and execution,
+// and turns the first failure into the end of everything that is pending.
+//
+// Two locks, always taken in this order:
+//   progress_  held by whoever drives: the progress thread, or a caller of run_now. Guards fabric_,
+//              agreement_, executor_, failure handling: everything that touches connections or shared memory.
+//   queue_     has its own, inside; never held while anything else is taken or waited for.
+//
+// The progress thread starts with the first asynchronous operation and sleeps while nothing is pending.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/agreement.h"
+#include "engine/executor.h"
+#include "engine/fabric.h"
+#include "engine/queue.h"
+
+namespace ring {
+
+class Engine {
+ public:
+  // Connects to every peer, authenticates both ways and agrees on the topology.
+  static Result<std::unique_ptr<Engine>> connect(Listener listener, int rank,
+                                                 const std::vector<PeerAddress>& peers,
+                                                 const std::string& secret, const Options& options,
+                                                 const Lookout::Interrupt& interrupt);
+  ~Engine();
+
+  // Starts an operation; the memory it names must stay valid until it has ended.
+  Result<OperationPtr> submit(Request request);
+  // Runs an operation in the calling thread, together with whatever else is pending.
+  Status run_now(Request request, const Lookout::Interrupt& interrupt);
+
+  // Gives up: this rank's operations end with an error, the other ranks' too.
+  void abort(const std::string& reason);
+  // Waits for what is pending (close_timeout), says goodbye, frees everything. Idempotent.
+  void close();
+
+  const Topology& topology() const { return topology_; }
+  const std::string& transport() const { return transport_; }
+  const Statistics& statistics() const { return statistics_; }
+  int strangers() const { return strangers_; }
+
+ private:
+  explicit Engine(const Options& options) : options_(options) {}
+
+  Result<OperationPtr> accept(Request request, bool wake);
+  Status check_request(const Request& request) const;
+  void ensure_thread();
+  void thread_main();
+  void drive(const Operation* until);
+  Status round(const std::vector<OperationPtr>& pending, OperationPtr* blamed);
+  Status wait_for_news(const std::vector<OperationPtr>& pending, uint64_t version, Deadline deadline);
+  void end(const OperationPtr& operation, Status status);
+  // Ends everything with a failure, tells the other ranks.
+  void fail(Status status, const OperationPtr& blamed);
+  Status explain_timeout(const Status& status, const Operation& operation);
+
+  const Options options_;
+  Topology topology_;
+  std::string transport_;
+  int strangers_ = 0;
+  Statistics statistics_;
+  Lookout lookout_;
+  Queue queue_;
+
+  std::mutex progress_;
+  // Guarded by progress_.
+  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Agreement> agreement_;
+  std::unique_ptr<Executor> executor_;
+  Status failure_;
+  bool closed_ = false;
+
+  std::mutex thread_mutex_;
+  std::thread thread_;  // guarded by thread_mutex_
+  std::atomic<bool> started_{false};
+};
+
+}  // namespace ring

@@ -1,0 +1,62 @@
+// Everything that connects this rank with the others: connections, shared segment, topology, the group and
+// the exchange that fit the topology.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collective/exchange.h"
+#include "collective/group.h"
+#include "collective/tcp_stream.h"
+#include "engine/lookout.h"
+#include "rendezvous/locality.h"
+#include "rendezvous/mesh.h"
+
+namespace ring {
+
+struct Options {
+  std::string transport = "auto";
+  int64_t segment_bytes = 256 * 1024;
+  int64_t fusion_bytes = 32 * 1024 * 1024;
+  int socket_buffer_bytes = 0;
+  int64_t spin_microseconds = -1;
+  double connect_timeout = 60;
+  double handshake_timeout = 10;
+  double collective_timeout = 600;
+  double close_timeout = 5;
+};
+
+class Fabric {
+ public:
+  // Connects, authenticates, agrees on the topology. The listener is closed at the end.
+  static Result<std::unique_ptr<Fabric>> connect(Listener listener, int rank,
+                                                 const std::vector<PeerAddress>& peers,
+                                                 const std::string& secret, const Options& options,
+                                                 Lookout& lookout);
+
+  ControlPlane& control() { return *control_; }
+  Exchange& exchange() { return *exchange_; }
+  Group& group() { return *group_; }
+  const Topology& topology() const { return topology_; }
+  const std::string& transport() const { return transport_; }  // "self", "shm", "tcp" or "shm+tcp"
+  int strangers() const { return strangers_; }
+  // Closes every connection and unmaps the segment.
+  void close();
+  void close_data();
+
+ private:
+  void build(Locality locality, const Options& options, WaitPolicy policy, Lookout& lookout);
+
+  std::unique_ptr<ControlPlane> control_;
+  std::vector<Socket> data_;
+  std::unique_ptr<TcpStream> stream_;
+  SharedSegment segment_;
+  std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Group> group_;
+  Topology topology_;
+  std::string transport_;
+  int strangers_ = 0;
+};
+
+}  // namespace ring

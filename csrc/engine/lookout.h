@@ -1,0 +1,57 @@
+// What a waiting thread looks up to: a stop asked for by another thread of this process, a signal of the
+// caller, and the control connections.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+
+#include "base/clock.h"
+#include "transport/control_plane.h"
+#include "transport/watch.h"
+
+namespace ring {
+
+class Lookout final : public Watch {
+ public:
+  // Called about every 100 ms from waits of a caller's own thread; true means: stop, a signal handler raised.
+  using Interrupt = std::function<bool()>;
+
+  Status check(int waiting_for) override {
+    if (stopping_.load(std::memory_order_acquire)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return why_;
+    }
+    if (interrupt_ != nullptr && now_us() - asked_ > 100000) {
+      asked_ = now_us();
+      if ((*interrupt_)()) return Status(Code::interrupted, "interrupted by a signal");
+    }
+    return control_ != nullptr ? control_->check(waiting_for) : Status();
+  }
+
+  // Any thread. The first reason counts.
+  void stop(Status why) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    why_ = std::move(why);
+    stopping_.store(true, std::memory_order_release);
+  }
+
+  // Holder of the progress lock only.
+  void attach(ControlPlane* control) { control_ = control; }
+  void set_interrupt(const Interrupt* interrupt) {
+    interrupt_ = interrupt;
+    asked_ = now_us();
+  }
+
+ private:
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  Status why_;  // guarded by mutex_
+  // Guarded by the engine's progress lock.
+  ControlPlane* control_ = nullptr;
+  const Interrupt* interrupt_ = nullptr;
+  int64_t asked_ = 0;
+};
+
+}  // namespace ring

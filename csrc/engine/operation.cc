@@ -1,0 +1,49 @@
+#include "engine/operation.h"
+
+#include <algorithm>
+
+namespace ring {
+
+bool Operation::done() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return done_;
+}
+
+bool Operation::wait(Deadline until) const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!done_ && !until.expired()) {
+    ended_.wait_for(lock, std::chrono::milliseconds(std::max(1, until.poll_ms(1000))));
+  }
+  return done_;
+}
+
+Status Operation::status() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return status_;
+}
+
+void Operation::then(std::function<void()> callback) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void Operation::finish(Status status) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (done_) return;
+    done_ = true;
+    status_ = std::move(status);
+    callbacks.swap(callbacks_);
+    ended_.notify_all();
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+}  // namespace ring

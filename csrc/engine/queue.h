@@ -1,0 +1,52 @@
+// The operations of this rank that are not finished, in the order in which they were submitted.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/operation.h"
+
+namespace ring {
+
+class Queue {
+ public:
+  // Numbers, describes and appends. An error if the queue is shut or the name is already pending.
+  // `wake`: let the progress thread know.
+  Status push(const OperationPtr& operation, bool wake);
+  // Takes a finished operation out.
+  void remove(const OperationPtr& operation);
+  void snapshot(std::vector<OperationPtr>* into) const;
+  bool empty() const;
+  // Counts submissions; changes whenever something new is pending.
+  uint64_t version() const;
+  void wake();
+
+  // Waits until something is pending (true) or the queue is stopped (false).
+  bool wait_for_work();
+  // Waits for a newer version than `seen`, at most `milliseconds`.
+  void wait_newer(uint64_t seen, int milliseconds);
+  bool wait_empty(Deadline deadline);
+
+  // Refuses later operations with `why` (the first reason counts).
+  void shut(Status why);
+  // Ends wait_for_work for good.
+  void stop();
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable work_;     // for the progress thread and for wait_newer
+  std::condition_variable drained_;  // for wait_empty
+  // Guarded by mutex_.
+  std::vector<OperationPtr> pending_;
+  std::unordered_set<std::string> keys_;
+  uint64_t numbers_[5] = {};  // of the next unnamed operation, by kind
+  uint64_t version_ = 0;
+  bool stopped_ = false;
+  Status shut_;
+};
+
+}  // namespace ring

@@ -1,0 +1,266 @@
+#include "rendezvous/mesh.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "rendezvous/handshake.h"
+
+namespace ring {
+namespace {
+
+constexpr size_t kMaxGuests = 512;  // handshakes at once; beyond it the oldest is dropped
+constexpr int64_t kFirstPauseUs = 10 * 1000;
+constexpr int64_t kLongestPauseUs = 1000 * 1000;
+
+// A connection that this rank makes.
+struct Outgoing {
+  int rank = 0;
+  Purpose purpose = Purpose::control;
+  Socket socket;
+  bool connecting = false;
+  std::optional<Handshake> handshake;
+  Deadline deadline;
+  int64_t retry_at = 0;
+  int64_t pause_us = kFirstPauseUs;
+  bool done = false;
+  std::string last_problem = "no attempt finished";
+};
+
+// A connection that somebody made to this rank.
+struct Guest {
+  Socket socket;
+  Handshake handshake;
+  Deadline deadline;
+};
+
+class Builder {
+ public:
+  Builder(Listener& listener, int rank, const std::vector<PeerAddress>& peers, const std::string& secret,
+          const MeshOptions& options)
+      : listener_(listener), rank_(rank), peers_(peers), secret_(secret), options_(options) {
+    mesh_.control.resize(peers.size());
+    mesh_.data.resize(peers.size());
+    for (int q = 0; q < rank; ++q) {
+      for (const Purpose purpose : {Purpose::control, Purpose::data}) {
+        Outgoing out;
+        out.rank = q;
+        out.purpose = purpose;
+        outgoing_.push_back(std::move(out));
+      }
+    }
+  }
+
+  Result<Mesh> run(Watch* watch) {
+    const Deadline deadline = Deadline::after(options_.connect_timeout);
+    while (!complete()) {
+      if (deadline.expired()) return too_late();
+      if (watch != nullptr) {
+        if (Status verdict = watch->check(-1); !verdict.ok()) return verdict;
+      }
+      for (auto& out : outgoing_) start(out);
+      if (const int lost = wait(deadline); lost >= 0) {
+        return Status(Code::peer_lost,
+                      name(lost) + " disconnected while ranks were still connecting; look at its own error",
+                      lost);
+      }
+      for (auto& out : outgoing_) {
+        if (Status fatal = advance(out); !fatal.ok()) return fatal;
+      }
+      welcome();
+      serve();
+    }
+    return std::move(mesh_);
+  }
+
+ private:
+  Socket& place(int rank, Purpose purpose) {
+    return (purpose == Purpose::control ? mesh_.control : mesh_.data)[static_cast<size_t>(rank)];
+  }
+
+  bool complete() const {
+    for (size_t q = 0; q < peers_.size(); ++q) {
+      if (static_cast<int>(q) == rank_) continue;
+      if (!mesh_.control[q].valid() || !mesh_.data[q].valid()) return false;
+    }
+    return true;
+  }
+
+  bool same_host(int rank) const {
+    return peers_[static_cast<size_t>(rank)].host_id == peers_[static_cast<size_t>(rank_)].host_id;
+  }
+
+  void keep(int rank, Purpose purpose, Socket socket) {
+    socket.tune(purpose == Purpose::data ? options_.socket_buffer_bytes : 0, same_host(rank));
+    place(rank, purpose) = std::move(socket);
+  }
+
+  void start(Outgoing& out) {
+    if (out.done || out.socket.valid() || now_us() < out.retry_at) return;
+    const PeerAddress& peer = peers_[static_cast<size_t>(out.rank)];
+    Result<Socket> socket = start_connect(peer.address, peer.port);
+    if (!socket.ok()) return postpone(out, socket.status().message());
+    out.socket = std::move(*socket);
+    out.connecting = true;
+    out.handshake.reset();
+    out.deadline = Deadline::after(options_.handshake_timeout);
+  }
+
+  void postpone(Outgoing& out, const std::string& why) {
+    out.socket.close();
+    out.handshake.reset();
+    out.last_problem = why;
+    out.retry_at = now_us() + out.pause_us;
+    out.pause_us = std::min(out.pause_us * 2, kLongestPauseUs);
+  }
+
+  Status advance(Outgoing& out) {
+    if (out.done || !out.socket.valid()) return {};
+    if (out.deadline.expired()) {
+      postpone(out, "no answer within handshake_timeout");
+      return {};
+    }
+    if (out.connecting) {
+      pollfd one{out.socket.fd(), POLLOUT, 0};
+      if (::poll(&one, 1, 0) <= 0) return {};
+      if (const int error = connect_error(out.socket); error != 0) {
+        postpone(out, error_text(error));
+        return {};
+      }
+      out.connecting = false;
+      const Introduction introduction{out.purpose, static_cast<uint32_t>(rank_),
+                                      static_cast<uint32_t>(out.rank), static_cast<uint32_t>(peers_.size())};
+      out.handshake = Handshake::client(out.socket.fd(), introduction, secret_);
+    }
+    out.handshake->advance();
+    if (!out.handshake->finished()) return {};
+    if (out.handshake->succeeded()) {
+      out.done = true;
+      keep(out.rank, out.purpose, std::move(out.socket));
+      return {};
+    }
+    const Status failure = out.handshake->failure();
+    if (failure.code() == Code::authentication) {
+      return Status(Code::authentication, "connecting to " + name(out.rank) + ": " + failure.message(),
+                    out.rank);
+    }
+    postpone(out, failure.message());
+    return {};
+  }
+
+  void welcome() {
+    for (;;) {
+      Socket socket = listener_.try_accept();
+      if (!socket.valid()) return;
+      if (guests_.size() >= kMaxGuests) {
+        guests_.erase(guests_.begin());
+        ++mesh_.strangers;
+      }
+      const Introduction expected{Purpose::control, 0, static_cast<uint32_t>(rank_),
+                                  static_cast<uint32_t>(peers_.size())};
+      const int fd = socket.fd();
+      guests_.push_back(
+          std::make_unique<Guest>(Guest{std::move(socket), Handshake::server(fd, expected, secret_),
+                                        Deadline::after(options_.handshake_timeout)}));
+    }
+  }
+
+  void serve() {
+    for (auto& guest : guests_) {
+      guest->handshake.advance();
+      if (!guest->handshake.finished() && !guest->deadline.expired()) continue;
+      if (guest->handshake.succeeded() && admit(*guest)) {
+        guest.reset();
+        continue;
+      }
+      ++mesh_.strangers;
+      guest.reset();
+    }
+    guests_.erase(std::remove(guests_.begin(), guests_.end(), nullptr), guests_.end());
+  }
+
+  bool admit(Guest& guest) {
+    const Introduction& who = guest.handshake.peer();
+    if (who.purpose == Purpose::rendezvous) return false;
+    if (who.from <= static_cast<uint32_t>(rank_) || who.from >= peers_.size()) return false;
+    keep(static_cast<int>(who.from), who.purpose, std::move(guest.socket));  // a repeated attempt replaces
+    return true;
+  }
+
+  // Waits for anything to happen. Returns a rank that was connected and has gone, or -1.
+  int wait(Deadline deadline) {
+    std::vector<pollfd> fds;
+    std::vector<int> ranks;
+    for (size_t q = 0; q < mesh_.control.size(); ++q) {
+      if (!mesh_.control[q].valid()) continue;
+      fds.push_back({mesh_.control[q].fd(), POLLRDHUP, 0});
+      ranks.push_back(static_cast<int>(q));
+    }
+    fds.push_back({listener_.fd(), POLLIN, 0});
+    int longest = deadline.poll_ms(100);
+    for (const auto& out : outgoing_) {
+      if (out.done) continue;
+      if (!out.socket.valid()) {
+        longest = std::min(longest, static_cast<int>(std::max<int64_t>(1, (out.retry_at - now_us()) / 1000)));
+        continue;
+      }
+      const bool writing = out.connecting || out.handshake->wants_write();
+      fds.push_back({out.socket.fd(), static_cast<short>(writing ? POLLOUT | POLLIN : POLLIN), 0});
+    }
+    for (const auto& guest : guests_) {
+      const bool writing = guest->handshake.wants_write();
+      fds.push_back({guest->socket.fd(), static_cast<short>(writing ? POLLOUT | POLLIN : POLLIN), 0});
+    }
+    ::poll(fds.data(), fds.size(), longest);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (fds[i].revents != 0) return ranks[i];
+    }
+    return -1;
+  }
+
+  std::string name(int rank) const {
+    const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
+    return "rank " + std::to_string(rank) + " at " + peer.address + " port " + std::to_string(peer.port);
+  }
+
+  Status too_late() {
+    std::string message = "not every rank was connected within connect_timeout (" +
+                          std::to_string(options_.connect_timeout) + " s):";
+    int blamed = -1;
+    for (const auto& out : outgoing_) {
+      if (out.done || out.rank == blamed) continue;
+      message += " " + name(out.rank) + " could not be reached (" + out.last_problem + ");";
+      blamed = blamed < 0 ? out.rank : blamed;
+    }
+    for (size_t q = static_cast<size_t>(rank_) + 1; q < peers_.size(); ++q) {
+      if (mesh_.control[q].valid() && mesh_.data[q].valid()) continue;
+      message += " rank " + std::to_string(q) + " did not connect to this rank;";
+      blamed = blamed < 0 ? static_cast<int>(q) : blamed;
+    }
+    message += " " + std::to_string(mesh_.strangers) +
+               " connections were dropped because they did not prove the job's secret. Check that every rank "
+               "started, and that the announced addresses are reachable from each host (setting address).";
+    return Status(Code::rendezvous, message, blamed);
+  }
+
+  Listener& listener_;
+  const int rank_;
+  const std::vector<PeerAddress>& peers_;
+  const std::string& secret_;
+  const MeshOptions& options_;
+  Mesh mesh_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<std::unique_ptr<Guest>> guests_;
+};
+
+}  // namespace
+
+Result<Mesh> connect_mesh(Listener& listener, int rank, const std::vector<PeerAddress>& peers,
+                          const std::string& secret, const MeshOptions& options, Watch* watch) {
+  return Builder(listener, rank, peers, secret, options).run(watch);
+}
+
+}  // namespace ring

@@ -1,0 +1,41 @@
+// Connecting every pair of ranks, twice: a control connection and a data connection, each authenticated.
+//
+// The higher rank connects, the lower accepts. One thread drives everything with poll: connecting, accepting
+// and any number of handshakes at once, so neither a stranger, a half-open connection nor a slow one holds up
+// the ranks. Strangers are dropped and counted; attempts to reach a rank are repeated with growing pauses
+// until the connect deadline.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/listener.h"
+#include "transport/socket.h"
+#include "transport/watch.h"
+
+namespace ring {
+
+struct PeerAddress {
+  std::string address;
+  int port = 0;
+  std::string host_id;
+};
+
+struct MeshOptions {
+  double connect_timeout = 60;
+  double handshake_timeout = 10;
+  int socket_buffer_bytes = 0;
+};
+
+struct Mesh {
+  std::vector<Socket> control;  // by rank; this rank's own place stays empty
+  std::vector<Socket> data;
+  int strangers = 0;  // connections that did not prove the secret
+};
+
+// `watch` is looked up to while waiting (signals); may be null.
+Result<Mesh> connect_mesh(Listener& listener, int rank, const std::vector<PeerAddress>& peers,
+                          const std::string& secret, const MeshOptions& options, Watch* watch);
+
+}  // namespace ring

@@ -1,0 +1,18 @@
+// Looking up from a wait. Every wait in the ring, whatever it waits for, calls Watch::check every few
+// milliseconds, so that a dead peer, an abort or a signal ends it.
+#pragma once
+
+#include "base/status.h"
+
+namespace ring {
+
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  // Success: keep waiting. `waiting_for` is the rank whose contribution is missing (-1: no single one).
+  // A wait that is told to stop looks once more whether it is satisfied: what a peer did before it left
+  // counts.
+  virtual Status check(int waiting_for) = 0;
+};
+
+}  // namespace ring
