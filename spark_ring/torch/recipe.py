@@ -70,6 +70,8 @@ def _describe(module: nn.Module) -> dict[str, Any] | None:
 def _arguments(module: nn.Module) -> dict[str, Any] | None:
     """Return the constructor's arguments, read from the attributes of the same names."""
     found: dict[str, Any] = {}
+    if type(module).__init__ is nn.Module.__init__:  # nothing to say, as for Tanh
+        return found
     for name, parameter in inspect.signature(type(module).__init__).parameters.items():
         if name == "self" or name in _PLACEMENT:
             continue

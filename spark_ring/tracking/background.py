@@ -100,6 +100,7 @@ class Background:
                     return
                 what, call, limit = self._queue.popleft()
                 self._current = (what, time.monotonic() + limit)
+                self._changed.notify_all()  # whoever waits must know the new deadline
             try:
                 call()
             except Exception as error:

@@ -47,7 +47,7 @@ class MLflowTracker:
         self._param_names = Names()
         self._history: list[dict[str, Any]] = []
         place = find_place()
-        self._background = Background("spark-ring-mlflow")
+        self._background = Background("spark_ring-mlflow")
 
         def open_it() -> None:
             self._run_id, self._is_own = open_run(place, experiment, run_name)
