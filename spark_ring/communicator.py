@@ -4,8 +4,8 @@ A call checks its arguments, wraps the memory of the arrays (no copy) and submit
 :mod:`spark_ring._core`, which moves the bytes in its own progress thread. What comes back is a
 :class:`Handle`; the plain verbs wait for it at once.
 
-Ranks match their operations by ``name`` when one is given, else by the order of the calls. If ranks disagree
-about shape, dtype or op, every rank raises :class:`~spark_ring.errors.MismatchError`.
+Ranks match their operations by ``name`` when one is given, else by the order of the calls of one verb. If
+ranks disagree about shape, dtype or op, every rank raises :class:`~spark_ring.errors.MismatchError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from spark_ring import _core, objects, peers
 from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
 from spark_ring.config import Settings
 from spark_ring.errors import DataError
-from spark_ring.fork import Forked, guard
 from spark_ring.handle import Handle
 from spark_ring.ops import ReduceOp
 
@@ -35,8 +34,8 @@ class Communicator:
         size: the world size.
         local_rank: rank among the ranks of this host.
         local_size: number of ranks on this host.
-        cross_rank: index of this host.
-        cross_size: number of hosts.
+        cross_rank: rank among the ranks of this local rank, one on each host that has it.
+        cross_size: number of hosts that have this local rank.
         transport: ``"self"``, ``"shm"``, ``"tcp"`` or ``"shm+tcp"``.
     """
 
@@ -50,7 +49,6 @@ class Communicator:
         self.cross_rank: int = core.cross_rank
         self.cross_size: int = core.cross_size
         self.transport: str = core.transport
-        guard(self)
 
     @classmethod
     def connect(
@@ -338,8 +336,7 @@ class Communicator:
 
     def close(self) -> None:
         """Finish what is pending, say goodbye to the peers, free everything. May be called again."""
-        if not isinstance(self._core, Forked):
-            self._core.close()
+        self._core.close()
 
     def __enter__(self) -> Communicator:
         return self
@@ -347,7 +344,7 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(self._core, Forked):
+        if error is not None:
             self.abort(f"rank {self.rank} raised {type(error).__name__}: {error}")
         self.close()
 

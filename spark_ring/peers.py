@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -82,7 +83,10 @@ def connect(
         texts = [own.text()] if size == 1 else exchange(own.text())
         everyone = read_announcements(texts, rank, size)
         found = [_core.Peer(a.address, a.port, a.host_id) for a in everyone]
-        return _core.Communicator(listener, rank, found, secret, options_from(settings))
+        # A world of one talks to nobody, so any secret will do.
+        return _core.Communicator(
+            listener, rank, found, secret or secrets.token_bytes(32), options_from(settings)
+        )
     except BaseException:
         listener.close()
         raise

@@ -158,12 +158,12 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Return the index of this host among the hosts."""
+    """Return this process's rank among those with its local rank, one on each host that has it."""
     return current().cross_rank
 
 
 def cross_size() -> int:
-    """Return the number of hosts."""
+    """Return the number of hosts that have this process's local rank."""
     return current().cross_size
 
 

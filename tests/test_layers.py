@@ -40,7 +40,6 @@ RING = (
     "_core",
     "arrays",
     "communicator",
-    "fork",
     "frames",
     "handle",
     "objects",

