@@ -160,9 +160,11 @@ def _write(df: DataFrame, store: Store, contract: Contract, request: Request, pa
     observation = Observation()
     tensors = [tensor_column(spec) for spec in contract.tensors]
     names = [F.col(spec.name) for spec in contract.tensors]
-    chosen = df.select(
-        *tensors, split.column().alias("split"), *statistics.helper_columns(contract, split)
-    ).observe(observation, *statistics.observed(contract, split))
+    helpers = statistics.source_helpers(contract, split)
+    packed = df.select(*tensors, split.column().alias("split"), *helpers)
+    chosen = statistics.with_helpers(packed, contract).observe(
+        observation, *statistics.observed(contract, split)
+    )
     (
         chosen.select(*names, "split")
         .write.partitionBy("split")

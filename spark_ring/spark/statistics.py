@@ -26,20 +26,36 @@ from spark_ring.errors import ColumnError, DataError
 from spark_ring.spark.columns import UNKNOWN, array_depth, quoted, source_column, tensor_column
 from spark_ring.spark.split import VALIDATION, Split
 
-__all__ = ["check", "completed", "helper_columns", "observed", "summary"]
+__all__ = ["check", "completed", "observed", "source_helpers", "summary", "with_helpers"]
 
 _SPLIT, _MISFIT = "split", "misfit"
 
 
-def helper_columns(contract: Contract, split: Split) -> list[Column]:
-    """Return columns that are only counted, not written: lengths, and whether the indicator is 0 or 1."""
-    lengths = [
-        length.alias(f"{spec.name}.{i}.{level}")
-        for spec in contract.tensors
-        for i, column in enumerate(spec.columns)
-        for level, length in enumerate(_lengths(column))
-    ]
-    return [*lengths, split.misfit().alias(_MISFIT)]
+def source_helpers(contract: Contract, split: Split) -> list[Column]:
+    """Return columns over the user's DataFrame that are counted and not written.
+
+    The lengths that a packed tensor no longer shows: of the arrays that were concatenated or flattened into
+    it; and whether the validation indicator is neither 0 nor 1.
+    """
+    found = [split.misfit().alias(_MISFIT)]
+    for spec in contract.tensors:
+        if _shows_its_length(spec):
+            continue
+        for i, column in enumerate(spec.columns):
+            for level, (shortest, longest) in enumerate(_lengths(column)):
+                found.append(shortest.alias(f"{spec.name}.{i}.{level}.shortest"))
+                found.append(longest.alias(f"{spec.name}.{i}.{level}.longest"))
+    return found
+
+
+def with_helpers(packed: DataFrame, contract: Contract) -> DataFrame:
+    """Add what is counted of the packed arrays, computed once per row and in compiled code."""
+    helpers = []
+    for spec in contract.tensors:
+        if not _is_scalar(spec):
+            for name, value in _of_array(F.col(spec.name), spec.dtype).items():
+                helpers.append(value.alias(f"{spec.name}.{name}"))
+    return packed.select("*", *helpers)
 
 
 def observed(contract: Contract, split: Split) -> list[Column]:
@@ -48,15 +64,17 @@ def observed(contract: Contract, split: Split) -> list[Column]:
     if split.wanted:
         found.append(_count(F.col(_SPLIT) == F.lit(VALIDATION)).alias("val_rows"))
     for spec in contract.tensors:
-        packed = F.col(spec.name)
-        for name, value in _measures(packed, spec.dtype, flat=not _is_scalar(spec)).items():
+        parts = _of_number(F.col(spec.name)) if _is_scalar(spec) else _helpers_of(spec)
+        for name, value in _measures(parts, spec.dtype).items():
             found.append(value.alias(f"{spec.name}.{name}"))
         for i, column in enumerate(spec.columns):
             for level in range(array_depth(column.spark_type)):
-                length = F.col(quoted(f"{spec.name}.{i}.{level}"))
-                # A level of nesting is a pair (shortest, longest) within the row.
-                found.append(F.min(length.getItem(0)).alias(f"{spec.name}.{i}.{level}.shortest"))
-                found.append(F.max(length.getItem(1)).alias(f"{spec.name}.{i}.{level}.longest"))
+                name = f"{spec.name}.{i}.{level}"
+                shortest, longest = (f"{name}.shortest", f"{name}.longest")
+                if _shows_its_length(spec):
+                    shortest = longest = f"{spec.name}.length"
+                found.append(F.min(F.col(quoted(shortest))).alias(f"{name}.shortest"))
+                found.append(F.max(F.col(quoted(longest))).alias(f"{name}.longest"))
     if contract.weight is not None:
         found.append(F.sum(F.col(contract.weight.name).cast("double")).alias("w.sum"))
     return found
@@ -121,33 +139,56 @@ def summary(counts: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
     }
 
 
-def _measures(packed: Column, dtype: str, *, flat: bool) -> dict[str, Column]:
-    """Return the aggregates of one packed tensor (or of one source column in the same form)."""
-    low, high = (F.array_min(packed), F.array_max(packed)) if flat else (packed, packed)
-    measures = {"nulls": _count(packed.isNull()), "min": F.min(low), "max": F.max(high)}
-    nan = F.lit(float("nan")).cast("float")
+def _of_number(value: Column) -> dict[str, Column]:
+    """Return what is counted of a number."""
+    return {"null": value.isNull(), "low": value, "high": value}
+
+
+def _of_array(packed: Column, dtype: str) -> dict[str, Column]:
+    """Return what is counted of one packed array."""
+    if dtype.startswith("float"):
+        # Looking for a value gives null when it is not found and some element is null.
+        hole = F.array_contains(packed, F.lit(float("nan")).cast("float")).isNull()
+    else:
+        hole = F.exists(packed, lambda element: element.isNull())
+    return {
+        "null": packed.isNull(),
+        "low": F.array_min(packed),
+        "high": F.array_max(packed),
+        "hole": packed.isNotNull() & hole,
+        "length": F.when(packed.isNotNull(), F.size(packed)),
+    }
+
+
+def _helpers_of(spec: TensorSpec) -> dict[str, Column]:
+    names = ("null", "low", "high", "hole", "length")
+    return {name: F.col(quoted(f"{spec.name}.{name}")) for name in names}
+
+
+def _measures(parts: Mapping[str, Column], dtype: str) -> dict[str, Column]:
+    """Return the aggregates of one tensor (or of one source column in the same form)."""
+    low, high = parts["low"], parts["high"]
+    measures = {"nulls": _count(parts["null"]), "min": F.min(low), "max": F.max(high)}
+    if "hole" in parts:
+        measures["holes"] = _count(parts["hole"])
     if dtype.startswith("float"):
         # Spark orders NaN above every number, infinity included.
         inf = float("inf")
         measures["bad"] = _count(F.isnan(high) | (high == F.lit(inf)) | (low == F.lit(-inf)))
-        if flat:  # looking for a value gives null when it is not there and some element is null
-            measures["holes"] = _count(packed.isNotNull() & F.array_contains(packed, nan).isNull())
-    elif flat:
-        measures["holes"] = _count(F.exists(packed, lambda element: element.isNull()))
     return measures
 
 
-def _lengths(column: SourceColumn) -> list[Column]:
-    """Return, per level of nesting, the pair of shortest and longest length within a row."""
+def _lengths(column: SourceColumn) -> list[tuple[Column, Column]]:
+    """Return, per level of nesting, the shortest and longest length within a row."""
     depth = array_depth(column.spark_type)
     if depth == 0:
         return []
     found = source_column(column)
-    outer = F.size(found)
-    pairs = [F.when(found.isNotNull(), F.array(outer, outer))]
+    outer = F.when(found.isNotNull(), F.size(found))
+    pairs = [(outer, outer)]
     for _ in range(depth - 1):
         inner = F.transform(found, lambda element: F.when(element.isNotNull(), F.size(element)))
-        pairs.append(F.when(found.isNotNull(), F.array(F.array_min(inner), F.array_max(inner))))
+        pairs.append((F.array_min(inner), F.array_max(inner)))
         found = F.flatten(found)
     return pairs
 
@@ -164,7 +205,9 @@ def _check_tensor(counts: Mapping[str, Any], spec: TensorSpec, rows: int, df: Da
         _report(spec.columns[0], found, rows, spec.dtype)
     for column in spec.columns:
         alone = _shaped_alone(spec, column)
-        measures = _measures(tensor_column(alone), alone.dtype, flat=not _is_scalar(alone))
+        packed = tensor_column(alone)
+        parts = _of_number(packed) if _is_scalar(alone) else _of_array(packed, alone.dtype)
+        measures = _measures(parts, alone.dtype)
         row = df.agg(*(value.alias(name) for name, value in measures.items())).collect()[0].asDict()
         _report(column, row, rows, spec.dtype)
     raise ColumnError(
@@ -246,6 +289,11 @@ def _found_lengths(counts: Mapping[str, Any], spec: TensorSpec, i: int) -> list[
 def _shaped_alone(spec: TensorSpec, column: SourceColumn) -> TensorSpec:
     depth = array_depth(column.spark_type)
     return replace(spec, columns=(column,), shape=(UNKNOWN,) * depth)
+
+
+def _shows_its_length(spec: TensorSpec) -> bool:
+    """Whether the packed array's length is the source's: one column, not nested."""
+    return len(spec.columns) == 1 and array_depth(spec.columns[0].spark_type) == 1
 
 
 def _is_scalar(spec: TensorSpec) -> bool:

@@ -37,9 +37,7 @@ def test_a_fit_learns_and_leaves_nothing_behind(line, linear, store):
     assert sum(summary.rows.values()) == 100
     assert sum(summary.rows_per_worker.values()) == summary.rows["train"]
     assert len({worker["facts"]["pid"] for worker in summary.workers}) == 2
-    assert store.list("datasets") == [] or all(
-        not store.list(f"datasets/{d}") for d in store.list("datasets")
-    )
+    assert store.list("datasets") == []
     scored = model.transform(line)
     assert RegressionEvaluator(labelCol="y").evaluate(scored) < 0.05
     assert (model.uid, model.getPredictionCol()) == (estimator.uid, "prediction")
@@ -97,15 +95,14 @@ def test_a_users_error_fails_the_fit_once_and_at_once(line, linear, store, count
     def loss(output, label):
         import spark_ring
 
-        if spark_ring.is_initialized():  # in a worker
-            if spark_ring.rank() == 1:
-                with open(f"{folder}/raised-{uuid.uuid4().hex}", "w"):
-                    pass
-                raise ZeroDivisionError("the loss is wrong")
+        if spark_ring.is_initialized() and spark_ring.rank() == 1:  # in a worker, not in the check
+            with open(f"{folder}/raised-{uuid.uuid4().hex}", "w"):
+                pass
+            raise ZeroDivisionError("the loss is wrong")
         return torch.nn.functional.mse_loss(output, label)
 
     began = time.monotonic()
-    with pytest.raises(WorkerError, match="rank 1 of 2.*ZeroDivisionError: the loss is wrong") as caught:
+    with pytest.raises(WorkerError, match=r"rank 1 of 2.*ZeroDivisionError: the loss is wrong") as caught:
         TorchEstimator(**{**linear, "loss": loss}, store=store.url).fit(line)
     assert time.monotonic() - began < 20
     assert caught.value.rank == 1
@@ -256,11 +253,8 @@ def test_an_estimator_is_saved_and_loaded_with_its_objects(line, linear, store, 
     path = str(tmp_path / "estimator")
     estimator.write().overwrite().save(path)
     loaded = TorchEstimator.load(path, trusted=True)
-    assert (loaded.uid, loaded.getBatchSize(), loaded.getInputCols()) == (
-        estimator.uid,
-        10,
-        {"input": ["a", "b"]},
-    )
+    assert (loaded.uid, loaded.getBatchSize()) == (estimator.uid, 10)
+    assert loaded.getInputCols() == {"input": ["a", "b"]}
     assert loaded.fit(line).history[0]["loss"] == pytest.approx(estimator.fit(line).history[0]["loss"])
 
 

@@ -1,0 +1,89 @@
+"""A fit on a cluster of two executors, one of whose workers is killed. Run by test_spark_faults.py.
+
+Usage: killed_worker.py FOLDER SIGNAL_EPOCH. Prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+from pyspark.sql import SparkSession
+
+from spark_ring import TorchEstimator
+
+EPOCHS = 5
+
+
+class Net(torch.nn.Linear):
+    """Kills its process with signal 9, once, on rank 1 in the middle of the chosen epoch."""
+
+    def __init__(self, folder: str, epoch: int) -> None:
+        super().__init__(2, 1)
+        self.folder, self.epoch, self.calls = folder, epoch, 0
+
+    def forward(self, input):
+        import os
+        import signal
+
+        import spark_ring
+
+        self.calls += 1
+        steps = 100 // 20  # rows over the global batch
+        if (
+            spark_ring.is_initialized()
+            and spark_ring.rank() == 1
+            and self.calls == steps * (self.epoch - 1) + 3
+            and not os.path.exists(f"{self.folder}/killed")
+        ):
+            with open(f"{self.folder}/killed", "w") as file:
+                file.write(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(input)
+
+
+def main(folder: str, epoch: int) -> None:
+    spark = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    rows = [(a / 10, b / 10, 2 * a / 10 - b / 10 + 0.5) for a in range(10) for b in range(10)]
+    df = spark.createDataFrame(rows, "a double, b double, y double").repartition(2)
+    torch.manual_seed(0)
+    estimator = TorchEstimator(
+        model=Net(folder, epoch),
+        loss=torch.nn.functional.mse_loss,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.3),
+        inputCols={"input": ["a", "b"]},
+        labelCol="y",
+        batchSize=10,
+        epochs=EPOCHS,
+        numTrainWorkers=2,
+        store=f"{folder}/store",
+        verbose=0,
+        logToMLflow=False,
+    )
+    began = time.monotonic()
+    model = estimator.fit(df)
+    print(
+        json.dumps(
+            {
+                "seconds": time.monotonic() - began,
+                "history": model.history,
+                "resumed": model.summary.resumed_epoch,
+                "weights": [p.flatten().tolist() for p in model.module.parameters()],
+            }
+        )
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
