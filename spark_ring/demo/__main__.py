@@ -1,4 +1,4 @@
-"""The main job, end to end: flights → Spark pipeline → two workers on the ring → scores, MLflow, a picture."""
+"""The main job, end to end: flights, a Spark pipeline, workers on the ring, scores, MLflow, a picture."""
 
 from __future__ import annotations
 
