@@ -23,7 +23,7 @@ from spark_ring.data.channel import Channel
 from spark_ring.data.decode import Arrays
 from spark_ring.data.schema import TensorSpec
 from spark_ring.data.shards import EpochPlan, Part
-from spark_ring.data.windows import Windows
+from spark_ring.data.windows import THREADS, Windows
 
 __all__ = ["Chunk", "Pipeline"]
 
@@ -80,14 +80,15 @@ class Pipeline:
         self._parts = plan.layout.parts(rank)
         self._windows = Windows(decode, specs, plan, rank=rank, start_step=start_step, threads=threads)
         self._oldest: dict[int, int] = {}  # lane → its oldest window still held
-        self._thread = threading.Thread(target=self._run, name="spark_ring-read", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{THREADS}-assemble", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the threads and wait for them."""
+        """End the threads and wait for them, unless garbage collection brought one of them here."""
+        wait = not threading.current_thread().name.startswith(THREADS)
         self.channel.close()
-        self._windows.close()
-        if self._thread is not threading.current_thread():
+        self._windows.close(wait=wait)
+        if wait:
             self._thread.join()
 
     def _run(self) -> None:

@@ -25,7 +25,10 @@ from spark_ring.data.decode import Arrays
 from spark_ring.data.schema import TensorSpec
 from spark_ring.data.shards import EpochPlan
 
-__all__ = ["Windows", "schedule"]
+__all__ = ["THREADS", "Windows", "schedule"]
+
+#: How the names of all reading threads begin.
+THREADS = "spark_ring-read"
 
 _Key = tuple[int, int]  # lane, number of the window in the lane
 
@@ -65,7 +68,7 @@ class Windows:
         self._ahead = 2 * threads
         self._submitted = 0
         self._made: dict[_Key, Future[Arrays]] = {}
-        self._pool = ThreadPoolExecutor(threads, "spark_ring-decode")
+        self._pool = ThreadPoolExecutor(threads, f"{THREADS}-decode")
 
     def get(self, lane: int, number: int) -> Arrays:
         """Return a window's rows in the epoch's order, waiting for them; valid until its release."""

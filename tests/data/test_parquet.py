@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -288,6 +290,40 @@ def test_threads_end_when_nobody_holds_the_iterator(write_dataset: Write) -> Non
     del batches
     gc.collect()
     assert ours() == []
+
+
+def test_threads_end_when_a_reading_thread_collects_the_iterator(write_dataset: Write) -> None:
+    """Garbage in a cycle is collected in whatever thread allocates next: it must not wait for itself."""
+    made = reader(write_dataset(train=[[2000] * 20]), 4)
+    batches = made.epoch(1)
+    next(batches)
+    end = batches._end
+    called = threading.Event()
+    thread = threading.Thread(target=lambda: (end(), called.set()), name="spark_ring-read-decode_9")
+    thread.start()
+    thread.join(10)
+    assert called.is_set()
+    assert len(list(batches)) < made.steps
+
+
+def test_the_interpreter_ends_although_an_epoch_was_left(write_dataset: Write) -> None:
+    dataset = write_dataset(train=[[2000] * 20])
+    dataset.manifest.write(dataset.store)
+    script = f"""
+from spark_ring.data.manifest import Manifest
+from spark_ring.data.parquet import ParquetReader
+from spark_ring.data.store import Store
+store = Store({dataset.store.url!r})
+manifest = Manifest.read(store, "d")
+batches = ParquetReader(
+    store, "d", manifest, manifest.contract, rank=0, size=1, batch_size=4, shuffle=True, seed=0
+).epoch(1)
+print(next(batches).rows)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "4\n", "")
 
 
 def test_waiting_is_counted_over_epochs(write_dataset: Write, monkeypatch: pytest.MonkeyPatch) -> None:
