@@ -111,13 +111,26 @@ def announced_address(settings: Settings, toward: str) -> str:
                 f"setting address ({variable_name('address')}) is {settings.address!r}; it must be an IP "
                 "address of this host, because host names resolve differently on every host"
             ) from None
-    target = host_of(toward or settings.rendezvous) or _NOWHERE
+    target = host_of(toward or settings.rendezvous)
+    found = _route_toward(target) if target else ""
+    if found and _is_loopback(found) and not _means_loopback(target):
+        found = ""  # many hosts resolve their own name to loopback, which says nothing about the others
+    return found or _route_toward(_NOWHERE) or "127.0.0.1"
+
+
+def _route_toward(target: str) -> str:
+    """Return this host's address on the way to ``target``; empty when there is no way, or no such name."""
     try:
         return _core.local_address_for(target)
     except RendezvousError:
-        if target != _NOWHERE:
-            raise
-        return "127.0.0.1"  # no route at all: alone on this host
+        return ""
+
+
+def _means_loopback(target: str) -> bool:
+    try:
+        return _is_loopback(target)
+    except ValueError:
+        return target == "localhost"
 
 
 def host_of(endpoint: str) -> str:

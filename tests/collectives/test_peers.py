@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_ring import _core, peers
+from spark_ring import peers
 from spark_ring.communicator import Communicator
 from spark_ring.config import Settings
 from spark_ring.errors import ConfigError, RendezvousError
@@ -71,17 +71,35 @@ def test_the_address_setting_wins_and_must_be_an_address() -> None:
 
 
 def test_without_the_setting_the_route_decides() -> None:
-    """Case 113: no host name is ever looked at."""
     assert peers.announced_address(Settings(), "127.0.0.1:5") == "127.0.0.1"
     assert peers.announced_address(Settings(rendezvous="127.0.0.1:5"), "") == "127.0.0.1"
-    assert peers.announced_address(Settings(), "") == _address_by_default_route()
+    assert peers.announced_address(Settings(), "localhost") == "127.0.0.1"
 
 
-def _address_by_default_route() -> str:
-    try:
-        return _core.local_address_for("192.0.2.1")
-    except RendezvousError:
-        return "127.0.0.1"
+@pytest.mark.parametrize(
+    ("toward", "routes", "expected"),
+    [
+        ("driver", {"driver": "10.0.0.7", "default": "10.0.0.8"}, "10.0.0.7"),
+        ("driver", {"driver": "127.0.1.1", "default": "10.0.0.8"}, "10.0.0.8"),
+        ("driver", {"default": "10.0.0.8"}, "10.0.0.8"),
+        ("", {"default": "10.0.0.8"}, "10.0.0.8"),
+        ("driver", {}, "127.0.0.1"),
+        ("", {}, "127.0.0.1"),
+    ],
+)
+def test_a_name_that_resolves_to_loopback_or_not_at_all_is_not_trusted(
+    toward: str, routes: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 113: the default route decides instead; loopback only when there is no network at all."""
+
+    def local_address_for(target: str) -> str:
+        key = "default" if target == "192.0.2.1" else target
+        if key not in routes:
+            raise RendezvousError(f"{target} cannot be resolved")
+        return routes[key]
+
+    monkeypatch.setattr(peers._core, "local_address_for", local_address_for)
+    assert peers.announced_address(Settings(), toward) == expected
 
 
 @pytest.mark.parametrize(
