@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_ring import errors as errors
+    from spark_ring.artifact import FittedModel as FittedModel
+    from spark_ring.artifact import load_model as load_model
+    from spark_ring.artifact import trusted_artifacts as trusted_artifacts
     from spark_ring.communicator import Communicator as Communicator
     from spark_ring.communicator import Handle as Handle
     from spark_ring.config import Settings as Settings
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "spark_ring.artifact": ("FittedModel", "load_model", "trusted_artifacts"),
     "spark_ring.communicator": ("Communicator", "Handle"),
     "spark_ring.config": ("Settings", "settings"),
     "spark_ring.launch.local": ("run",),
@@ -85,6 +89,7 @@ _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "Average",
     "Communicator",
+    "FittedModel",
     "Handle",
     "Max",
     "Min",
@@ -111,6 +116,7 @@ __all__ = [
     "grouped_allreduce_async",
     "init",
     "is_initialized",
+    "load_model",
     "local_rank",
     "local_size",
     "rank",
@@ -120,6 +126,7 @@ __all__ = [
     "settings",
     "shutdown",
     "size",
+    "trusted_artifacts",
 ]
 
 

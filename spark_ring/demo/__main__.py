@@ -87,7 +87,7 @@ def main(workers: int, epochs: int, batch_size: int, output: Path, keep_store: b
     places.root.mkdir(parents=True, exist_ok=True)
     if not keep_store:
         shutil.rmtree(places.store, ignore_errors=True)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 110)
     clock = Clock()
     with clock.phase("start Spark"):
         spark = start_session(workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import sub
 from pathlib import Path
 
 import click
@@ -10,6 +11,9 @@ from pyspark.ml import PipelineModel
 import spark_ring
 from spark_ring.demo.flights import load_flights, split_by_month
 from spark_ring.demo.session import start_session
+
+#: Rows fall into other batches here, and a matrix product may round differently with another number of rows.
+MINUTES = 1e-3
 
 
 @click.command(help=__doc__)
@@ -22,10 +26,12 @@ def main(root: Path) -> None:
     _, test = split_by_month(load_flights(spark, root / "data"))
     again = sorted(row.prediction for row in pipeline.transform(test).select("prediction").collect())
     before = sorted(row.prediction for row in spark.read.parquet(str(root / "scored")).collect())
-    if again != before:
-        worst = max((abs(a - b) for a, b in zip(again, before, strict=False)), default=0.0)
-        raise SystemExit(f"{len(again):,} predictions against {len(before):,}, largest difference {worst}")
-    print(f"{len(again):,} predictions of the reloaded pipeline equal the first ones, bit for bit")
+    worst = max(map(abs, map(sub, again, before)), default=0.0)
+    if len(again) != len(before) or worst > MINUTES:
+        raise SystemExit(
+            f"{len(again):,} predictions against {len(before):,}, largest difference {worst} minutes"
+        )
+    print(f"{len(again):,} predictions of the reloaded pipeline; largest difference {worst:.1g} minutes")
     spark.stop()
 
 
