@@ -132,8 +132,8 @@ class Store:
         """Write a whole file, atomically; folders above it are made, and an older file is replaced."""
         with self._doing("write", relative):
             path = self.path(relative)
-            folder, name = os.path.split(path)
-            temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}-{name}"[:250])
+            folder = os.path.dirname(path)
+            temporary = os.path.join(folder, _TEMPORARY + uuid.uuid4().hex)
             os.makedirs(folder, exist_ok=True)
             try:
                 with open(temporary, "xb") as target:
