@@ -110,7 +110,8 @@ def feature_width(train: DataFrame) -> int:
     """Return the length of the vector ``features`` that :func:`feature_stages` make of these rows."""
     counts = train.agg(*(F.countDistinct(name) for name in CATEGORIES)).first()
     assert counts is not None
-    return len(NUMBERS) + sum(count + 1 for count in counts)  # one slot more for values not seen
+    # One slot more per category, for values not seen.
+    return len(NUMBERS) + sum(int(count) + 1 for count in counts)
 
 
 def _columns() -> list[Column | str]:
