@@ -22,9 +22,9 @@ def store(tmp_path):
 @pytest.fixture(scope="session")
 def line(spark):
     """100 rows of y = 2a - b + 0.5, in 4 partitions, cached."""
-    rows = [(float(a), float(b), 2.0 * a - b + 0.5) for a in range(10) for b in range(10)]
-    scaled = [(a / 10, b / 10, 2 * a / 10 - b / 10 + 0.5) for a, b, _ in rows]
-    frame = spark.createDataFrame(scaled, "a double, b double, y double").repartition(4).cache()
+    points = [(a / 5 - 0.9, b / 5 - 0.9) for a in range(10) for b in range(10)]
+    rows = [(a, b, 2 * a - b + 0.5) for a, b in points]
+    frame = spark.createDataFrame(rows, "a double, b double, y double").repartition(4).cache()
     assert frame.count() == 100
     return frame
 

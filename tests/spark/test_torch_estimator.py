@@ -178,8 +178,8 @@ def test_classes_and_categories_arrive_as_integers(spark, linear, store):
         "inputCols": {"kind": "kind", "size": "size"},
         "labelCol": "label",
     }
-    model = TorchEstimator(**args, store=store.url).setEpochs(10).fit(df)
-    assert model.history[-1]["loss"] < 0.3
+    model = TorchEstimator(**args, store=store.url).setEpochs(30).fit(df)
+    assert model.history[-1]["loss"] < 0.3 < model.history[0]["loss"]
     with pytest.raises(ColumnError, match=r"column 'label' holds integers from 0 to 5, and some are out of"):
         TorchEstimator(**args, store=store.url).fit(df.withColumn("label", F.col("label") + F.col("kind")))
     with pytest.raises(ColumnError, match=r"column 'kind' holds integers from 0 to 6"):
@@ -206,7 +206,6 @@ def test_the_best_epoch_is_kept_and_training_stops_early(line, linear, store):
         ({"labelCol": "z"}, ColumnError, "no column 'z'"),
         ({"monitor": "accuracy"}, ConfigError, "accuracy"),
         ({"metrics": {"lr": len}}, ConfigError, "'lr' is taken"),
-        ({"optimizer": torch.optim.SGD}, None, ""),
         ({"store": "s3x:/nowhere"}, ConfigError, "s3x"),
     ],
 )
@@ -215,15 +214,9 @@ def test_what_cannot_work_is_refused_before_workers_start(
 ):
     from spark_ring.spark import barrier
 
-    class StartedError(Exception):
-        pass
-
-    def no_workers(*args):
-        raise StartedError
-
-    monkeypatch.setattr(barrier, "train", no_workers)
+    monkeypatch.setattr(barrier, "train", lambda *args: pytest.fail("workers were started"))
     began = time.monotonic()
-    with pytest.raises(error or StartedError, match=says):
+    with pytest.raises(error, match=says):
         TorchEstimator(**{"store": store.url, **linear, **change}).fit(line)
     assert time.monotonic() - began < 10
 
