@@ -8,7 +8,7 @@ BUILD := build
 TORCH ?= torch==2.13.0
 NATIVE := $(shell find csrc -type f 2>/dev/null) CMakeLists.txt
 
-.PHONY: help demo test test-python native lint format sanitize bench wheel sdist clean
+.PHONY: help demo test test-python native lint format sanitize package bench wheel sdist clean
 
 help:
 	@echo "make demo      train and score on real flights (first run installs)"
@@ -18,6 +18,7 @@ help:
 	@echo "make native    native unit tests"
 	@echo "make sanitize  native unit tests under ASan+UBSan and under TSan"
 	@echo "make bench     benchmarks beside peers, interleaved"
+	@echo "make package   build the wheel in isolation and try it in an empty environment"
 	@echo "make wheel     wheel and sdist into dist/"
 	@echo "make clean     remove everything that make made"
 
@@ -40,7 +41,7 @@ $(VENV)/.built: $(VENV)/.installed $(NATIVE)
 demo: $(VENV)/.built
 	$(PY) -m spark_ring.demo
 
-test: lint native sanitize test-python
+test: lint native sanitize package test-python
 
 test-python: $(VENV)/.built
 	$(PY) -m pytest tests
@@ -49,12 +50,12 @@ lint: $(VENV)/.built
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/clang-format --dry-run --Werror $$(find csrc tests/native -name '*.h' -o -name '*.cc')
+	$(VENV)/bin/clang-format --dry-run --Werror $$(find csrc tests/native \( -name '*.h' -o -name '*.cc' \))
 
 format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
-	$(VENV)/bin/clang-format -i $$(find csrc tests/native -name '*.h' -o -name '*.cc')
+	$(VENV)/bin/clang-format -i $$(find csrc tests/native \( -name '*.h' -o -name '*.cc' \))
 
 define native_tests
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S . -B $(BUILD)/$(1) -G Ninja -DCMAKE_BUILD_TYPE=$(2) \
@@ -73,6 +74,9 @@ sanitize: $(VENV)/.installed
 
 bench: $(VENV)/.built
 	$(PY) benchmarks/collectives.py
+
+package: $(VENV)/.installed
+	bash .ci/check-wheel $(PY)
 
 wheel: $(VENV)/.installed
 	$(PY) -m build --outdir dist .
