@@ -121,7 +121,7 @@ def allreduce_async_(
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor], *, op: ReduceOp | str = ReduceOp.Average, name: str | None = None
 ) -> list[torch.Tensor]:
-    """Reduce several tensors as one operation, into new tensors. No gradient passes through."""
+    """Reduce several tensors of one dtype as one operation, into new ones. No gradient passes through."""
     return synchronize(grouped_allreduce_async(tensors, op=op, name=name))  # type: ignore[no-any-return]
 
 
@@ -135,7 +135,7 @@ def grouped_allreduce_async(
 def grouped_allreduce_(
     tensors: Sequence[torch.Tensor], *, op: ReduceOp | str = ReduceOp.Average, name: str | None = None
 ) -> list[torch.Tensor]:
-    """Reduce several tensors as one operation, in place."""
+    """Reduce several tensors of one dtype as one operation, in place."""
     return synchronize(grouped_allreduce_async_(tensors, op=op, name=name))  # type: ignore[no-any-return]
 
 

@@ -60,8 +60,8 @@ def _movers(size: int, rank: int) -> str:
     assert torch.equal(ring.allreduce(strided), strided)
     assert ring.allreduce_(strided.mul_(rank + 1), op=ring.Sum) is strided
     assert torch.equal(strided, torch.arange(12.0).reshape(3, 4).t() * sum(range(1, size + 1)))
-    group = ring.grouped_allreduce([torch.ones(2), torch.ones(3, dtype=torch.int64)], op=ring.Sum)
-    assert [part.tolist() for part in group] == [[size] * 2, [size] * 3]
+    group = ring.grouped_allreduce([torch.ones(2), torch.ones(3, 1)], op=ring.Sum)
+    assert [part.tolist() for part in group] == [[size] * 2, [[size]] * 3]
     in_place = [torch.ones(2), torch.ones(3)]
     assert ring.grouped_allreduce_(in_place, op=ring.Sum)[1] is in_place[1]
     assert in_place[0].tolist() == [size, size]

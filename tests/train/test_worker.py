@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -272,3 +274,28 @@ def test_a_tail_of_one_row_passes_batch_norm(store: Store, alone: Communicator) 
     fits.write_dataset(store, rows=33)
     job = fits.write_job(store, fits.payload(model=lambda: fits.net(norm=True)), batch_size=32, epochs=2)
     assert run_worker(job, alone).history[1]["rows"] == 33
+
+
+def test_a_module_that_executors_lack_is_named_with_the_host(
+    store: Store, alone: Communicator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 145."""
+    (tmp_path / "only_on_the_driver.py").write_text("def metric(output, label):\n    return 0.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    metric = importlib.import_module("only_on_the_driver").metric
+    job = fits.write_job(store, fits.payload(metrics={"m": metric}))
+    monkeypatch.undo()
+    del sys.modules["only_on_the_driver"]
+    with pytest.raises(ConfigError, match="module 'only_on_the_driver', which cannot be imported on host"):
+        run_worker(job, alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"epochs": 0}, "epochs is 0"), ({"monitor": "val_mse"}, "monitor='val_mse' is not a metric")],
+)
+def test_options_that_cannot_be_used_are_refused(
+    store: Store, alone: Communicator, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_worker(fits.write_job(store, fits.payload(), **options), alone)
