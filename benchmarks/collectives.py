@@ -75,7 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=_integers, default=[2, 4], help="numbers of ranks, for example 2,4,8")
     parser.add_argument("--sizes", type=_bytes, default=_bytes(SIZES), help=f"bytes, default {SIZES}")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", type=lambda text: text.split(","), help="competitors: shm,tcp,gloo,mpi")
     parser.add_argument("--json", help="also write everything to this file")
     parser.add_argument("--mpi-rank-of", default="", help=argparse.SUPPRESS)

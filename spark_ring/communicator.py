@@ -6,6 +6,9 @@ A call checks its arguments, wraps the memory of the arrays (no copy) and submit
 
 Ranks match their operations by ``name`` when one is given, else by the order of the calls of one verb. If
 ranks disagree about shape, dtype or op, every rank raises :class:`~spark_ring.errors.MismatchError`.
+
+All ranks get the same bits, and the same inputs give the same bits again in the next run of the same world
+with the same settings, whatever tensors happen to travel together.
 """
 
 from __future__ import annotations
