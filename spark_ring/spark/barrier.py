@@ -16,9 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +25,7 @@ from pyspark.sql import SparkSession
 from spark_ring import errors
 from spark_ring.config import Settings, settings
 from spark_ring.errors import LaunchError, SparkRingError, WorkerError
-from spark_ring.spark.session import is_connect
+from spark_ring.spark.jobs import collect
 from spark_ring.spark.worker_task import DONE, ERROR, FOLLOWED, REFUSED, job_to
 from spark_ring.train.job import TrainJob, WorkerResult
 
@@ -78,16 +76,15 @@ def _launch(spark: SparkSession, spec: dict[str, Any], size: int) -> list[Any]:
         "settings": _shared_settings(),
     }
     stage = spark.range(0, size, 1, size).mapInArrow(_task(spec), "row string", barrier=True)
-    with _cancelled_on_exit(spark):
-        try:
-            rows = [json.loads(row["row"]) for row in stage.repartition(1).collect()]
-        except Exception as error:
-            raise _stage_failed(error, size) from error
+    try:
+        rows = [json.loads(row["row"]) for row in collect(spark, stage.repartition(1))]
+    except Exception as error:
+        raise _stage_failed(error, size) from error
     return _values(rows, size)
 
 
 def _task(spec: dict[str, Any]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the function of one task. It refers to nothing of this module: cloudpickle sends it by value."""
+    """Return the function of one task. It needs nothing of this module: cloudpickle sends it by value."""
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
         import socket
@@ -167,29 +164,3 @@ def _stage_failed(error: Exception, size: int) -> LaunchError:
     else:
         reason = f"workers were lost, or Spark could not run them: {text[:3000]}"
     return LaunchError(f"the barrier stage of {size} workers failed: {reason}")
-
-
-@contextmanager
-def _cancelled_on_exit(spark: SparkSession) -> Iterator[None]:
-    """Tag the jobs of a block, and cancel what still runs when the block is left by an interrupt."""
-    tag = f"spark_ring-{uuid.uuid4().hex}"
-    add, remove, cancel = _tagging(spark)
-    add(tag)
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            with suppress(Exception):
-                cancel(tag)
-        raise
-    finally:
-        with suppress(Exception):
-            remove(tag)
-
-
-def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
-    """Return how this session adds, removes and cancels by a tag."""
-    if is_connect(spark):
-        return spark.addTag, spark.removeTag, spark.interruptTag
-    context = spark.sparkContext
-    return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag

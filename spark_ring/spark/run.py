@@ -7,7 +7,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_ring.errors import ConfigError
 from spark_ring.spark import barrier
 from spark_ring.spark.picklable import check_picklable
 from spark_ring.spark.slots import check_slots
@@ -33,7 +32,7 @@ def run(
         args: positional arguments, the same for every rank.
         kwargs: keyword arguments, the same for every rank.
         numTrainWorkers: number of ranks; each takes one Spark task slot.
-        spark: the session; ``None`` takes the active one.
+        spark: the session; ``None`` takes the one of ``SparkSession.builder.getOrCreate()``.
 
     Returns:
         One result per rank, in rank order.
@@ -44,9 +43,7 @@ def run(
         LaunchError: workers were lost more often than Spark tries again. ``fn`` is then called again from its
             beginning each time.
     """
-    session = spark or SparkSession.getActiveSession()
-    if session is None:
-        raise ConfigError("there is no active Spark session; pass spark=...")
+    session = spark or SparkSession.builder.getOrCreate()
     check_picklable({"fn": fn, "args": tuple(args), "kwargs": dict(kwargs or {})})
     check_slots(session, numTrainWorkers)
     return barrier.call(session, fn, args, kwargs or {}, numTrainWorkers)

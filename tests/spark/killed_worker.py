@@ -54,8 +54,9 @@ def main(folder: str, epoch: int) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    rows = [(a / 10, b / 10, 2 * a / 10 - b / 10 + 0.5) for a in range(10) for b in range(10)]
-    df = spark.createDataFrame(rows, "a double, b double, y double").repartition(2)
+    points = [(a / 5 - 0.9, b / 5 - 0.9) for a in range(10) for b in range(10)]
+    rows = [(a, b, 2 * a - b + 0.5) for a, b in points]
+    df = spark.createDataFrame(rows, "a double, b double, y double")
     torch.manual_seed(0)
     estimator = TorchEstimator(
         model=Net(folder, epoch),

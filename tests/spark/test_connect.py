@@ -17,13 +17,8 @@ SCRIPT = Path(__file__).with_name("connect_fit.py")
 @pytest.mark.timeout(240)
 def test_a_fit_on_connect(tmp_path):
     pytest.importorskip("grpc")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        cwd=tmp_path,
-    )
+    command = [sys.executable, str(SCRIPT), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert [record["epoch"] for record in found["history"]] == list(range(1, 9))

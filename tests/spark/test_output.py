@@ -29,10 +29,14 @@ def test_a_progress_bar_becomes_lines():
 
 
 def test_print_and_stderr_are_prefixed_and_put_back(capsys):
-    with pytest.raises(RuntimeError), prefixed_output("[0] "):
-        print("out")
-        print("err", file=sys.stderr)
-        raise RuntimeError
+    def fail():
+        with prefixed_output("[0] "):
+            print("out")
+            print("err", file=sys.stderr)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     print("after")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("[0] out\nafter\n", "[0] err\n")

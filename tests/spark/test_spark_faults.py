@@ -81,4 +81,4 @@ def test_an_interrupt_ends_workers_and_cleans_the_store(spark, line, linear, sto
     with pytest.raises(KeyboardInterrupt):
         TorchEstimator(**args, store=store.url).setEpochs(1000).fit(line)
     trigger.join()
-    assert run(lambda: "free", numTrainWorkers=2) == ["free", "free"]
+    assert run(lambda: "free", numTrainWorkers=2, spark=spark) == ["free", "free"]
