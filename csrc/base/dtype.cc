@@ -12,7 +12,7 @@ struct Entry {
   size_t size;
 };
 
-constexpr std::array<Entry, 14> kTypes{{{"float32", 4},
+constexpr std::array<Entry, 13> kTypes{{{"float32", 4},
                                         {"float64", 8},
                                         {"float16", 2},
                                         {"bfloat16", 2},
@@ -24,8 +24,7 @@ constexpr std::array<Entry, 14> kTypes{{{"float32", 4},
                                         {"uint16", 2},
                                         {"uint32", 4},
                                         {"uint64", 8},
-                                        {"bool", 1},
-                                        {"int128", 16}}};
+                                        {"bool", 1}}};
 constexpr std::array<std::string_view, 5> kOps{"sum", "average", "min", "max", "product"};
 
 }  // namespace
@@ -35,7 +34,7 @@ size_t item_size(DType dtype) { return kTypes[static_cast<size_t>(dtype)].size; 
 std::string_view name_of(DType dtype) { return kTypes[static_cast<size_t>(dtype)].name; }
 
 std::optional<DType> dtype_from(std::string_view name) {
-  for (size_t i = 0; i + 1 < kTypes.size(); ++i) {
+  for (size_t i = 0; i < kTypes.size(); ++i) {
     if (kTypes[i].name == name) return static_cast<DType>(i);
   }
   return std::nullopt;

@@ -31,7 +31,6 @@ enum class DType : uint8_t {
   uint32,
   uint64,
   boolean,
-  int128,  // internal: carries exact sums of 64-bit integers between hosts
 };
 
 enum class ReduceOp : uint8_t { sum, average, min, max, product };

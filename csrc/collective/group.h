@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/kernels/kernels.h"
 #include "base/status.h"
 #include "collective/pieces.h"
 
@@ -37,6 +38,12 @@ struct Reduction {
 class Group {
  public:
   virtual ~Group() = default;
+  // What allreduce would compute for one tensor of `bytes`, given everybody's input: the same bits.
+  virtual void fold_all(const std::byte* const* inputs, int ranks, std::byte* out, size_t bytes,
+                        const Reduction& reduction) const {
+    kernels().fold(reduction.dtype, reduction.op, out, inputs, ranks, bytes / item_size(reduction.dtype),
+                   reduction.prescale, reduction.postscale, reduction.divisor);
+  }
   // Sizes and offsets are bytes unless said otherwise; `root` is a rank of the group.
   virtual Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) = 0;
   virtual Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) = 0;

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "base/kernels/kernels.h"
-#include "collective/exact_average.h"
 
 namespace ring {
 namespace {
@@ -15,6 +13,20 @@ constexpr size_t kFlatBroadcastBytes = 64 * 1024;
 ReduceOp wire_op(ReduceOp op) { return op == ReduceOp::average ? ReduceOp::sum : op; }
 
 }  // namespace
+
+TcpGroup::TcpGroup(const std::vector<Socket>& data, std::vector<int> members, int index, TcpTools tools)
+    : data_(data),
+      members_(std::move(members)),
+      index_(index),
+      ring_bytes_(tools.ring_bytes),
+      stream_(tools.segment_bytes, tools.policy, *tools.watch),
+      direct_(links(), index, tools.segment_bytes, tools.policy, *tools.watch) {}
+
+std::vector<Link> TcpGroup::links() const {
+  std::vector<Link> all;
+  for (int r = 0; r < count(); ++r) all.push_back(link(r));
+  return all;
+}
 
 Link TcpGroup::link(int index) const {
   const int rank = members_[static_cast<size_t>(index)];
@@ -42,34 +54,9 @@ Status TcpGroup::ring_allreduce(const std::byte* in, std::byte* out, size_t elem
   return stream_.run(transfer, next(), previous(), dtype, op, deadline);
 }
 
-Status TcpGroup::average_exactly(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
-  const size_t item = item_size(reduction.dtype);
-  const size_t wide = item_size(DType::int128);
-  const size_t elements = pieces.bytes() / item;
-  std::vector<std::byte> sums(elements * wide);
-  pieces.each(0, pieces.bytes(), [&](Piece part, size_t offset) {
-    widen(reduction.dtype, part.in, sums.data() + offset / item * wide, part.bytes / item);
-  });
-  RING_TRY(ring_allreduce(sums.data(), sums.data(), elements, DType::int128, ReduceOp::sum, deadline));
-  pieces.each(0, pieces.bytes(), [&](Piece part, size_t offset) {
-    narrow_quotient(reduction.dtype, sums.data() + offset / item * wide, part.out, part.bytes / item,
-                    reduction.divisor);
-  });
-  return {};
-}
-
-Status TcpGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
-  if (pieces.bytes() == 0) return {};
-  if (reduction.integer_average()) return average_exactly(pieces, reduction, deadline);
-  const size_t elements = pieces.bytes() / item_size(reduction.dtype);
-  std::vector<std::byte> packed;
-  const std::byte* in = pieces[0].in;
-  std::byte* out = pieces[0].out;
-  if (pieces.count() > 1) {
-    packed.resize(pieces.bytes());
-    pieces.pack(0, pieces.bytes(), packed.data());
-    in = out = packed.data();
-  }
+Status TcpGroup::allreduce_by_ring(const std::byte* in, std::byte* out, size_t bytes,
+                                   const Reduction& reduction, Deadline deadline) {
+  const size_t elements = bytes / item_size(reduction.dtype);
   if (reduction.input_factor() != 1.0) {
     kernels().scale(reduction.dtype, out, in, elements, reduction.input_factor());
     in = out;
@@ -78,7 +65,21 @@ Status TcpGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Dea
   if (reduction.output_factor() != 1.0) {
     kernels().scale(reduction.dtype, out, out, elements, reduction.output_factor());
   }
-  if (pieces.count() > 1) pieces.unpack(0, pieces.bytes(), packed.data());
+  return {};
+}
+
+Status TcpGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
+  const size_t bytes = pieces.bytes();
+  if (bytes == 0) return {};
+  if (bytes > ring_bytes_ && pieces.count() == 1 && count() > 2 && !reduction.integer_average()) {
+    return allreduce_by_ring(pieces[0].in, pieces[0].out, bytes, reduction, deadline);
+  }
+  const Slices slices = balanced_slices(bytes, count(), count(), 64);
+  if (pieces.count() == 1) return direct_.run(pieces[0].in, pieces[0].out, slices, reduction, true, deadline);
+  if (packed_.size() < bytes) packed_.resize(bytes);
+  pieces.pack(0, bytes, packed_.data());
+  RING_TRY(direct_.run(packed_.data(), packed_.data(), slices, reduction, true, deadline));
+  pieces.unpack(0, bytes, packed_.data());
   return {};
 }
 
@@ -117,48 +118,13 @@ Status TcpGroup::allgather(const std::byte* in, const std::vector<size_t>& bytes
   return stream_.run(transfer, next(), previous(), DType::uint8, ReduceOp::sum, deadline);
 }
 
-Status TcpGroup::ring_scatter(std::byte* work, const Slices& slices, DType dtype, ReduceOp op,
-                              Deadline deadline) {
-  Transfer transfer;
-  transfer.lag = 1;
-  for (const RingStep& step : ring_reduce_scatter(index_, count(), -1)) {
-    transfer.sends.push_back({work + slices.begin(step.send), slices.size(step.send)});
-    std::byte* to = work + slices.begin(step.receive);
-    transfer.receives.push_back({to, to, slices.size(step.receive)});
-  }
-  return stream_.run(transfer, next(), previous(), dtype, op, deadline);
-}
-
 Status TcpGroup::reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                                const Reduction& reduction, Deadline deadline) {
-  const bool exact = reduction.integer_average();
-  const size_t elements = std::accumulate(counts.begin(), counts.end(), size_t{0});
-  const DType dtype = exact ? DType::int128 : reduction.dtype;
-  const size_t item = item_size(dtype);
-  std::vector<std::byte> work(elements * item);
-  if (elements == 0) return {};
-  if (exact) {
-    widen(reduction.dtype, in, work.data(), elements);
-  } else if (reduction.input_factor() != 1.0) {
-    kernels().scale(dtype, work.data(), in, elements, reduction.input_factor());
-  } else {
-    std::memcpy(work.data(), in, work.size());
-  }
   std::vector<size_t> bytes;
-  for (const size_t one : counts) bytes.push_back(one * item);
+  for (const size_t one : counts) bytes.push_back(one * item_size(reduction.dtype));
   const Slices slices = slices_of(bytes);
-  RING_TRY(ring_scatter(work.data(), slices, dtype, wire_op(reduction.op), deadline));
-  const size_t mine = counts[static_cast<size_t>(index_)];
-  const std::byte* result = work.data() + slices.begin(index_);
-  if (mine == 0) return {};
-  if (exact) {
-    narrow_quotient(reduction.dtype, result, out, mine, reduction.divisor);
-  } else if (reduction.output_factor() != 1.0) {
-    kernels().scale(dtype, out, result, mine, reduction.output_factor());
-  } else {
-    std::memcpy(out, result, mine * item);
-  }
-  return {};
+  if (slices.total() == 0) return {};
+  return direct_.run(in, out, slices, reduction, false, deadline);
 }
 
 }  // namespace ring

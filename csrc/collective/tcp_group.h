@@ -1,30 +1,41 @@
 // Collectives over TCP data connections. n ranks, T bytes.
 //
-// allreduce      ring: reduce-scatter, then allgather: 2 (n-1) steps, each rank sends 2 T (n-1)/n bytes. One
-//                continuous stream (see tcp_stream.h): a segment goes on as soon as it is reduced. Every
-//                slice is reduced along one path and then copied, so all ranks hold the same bits.
-// reducescatter  the first half of it: n-1 steps, T (n-1)/n bytes.
-// allgather      the second half: n-1 steps, every block passes every rank.
+// allreduce      up to ring_bytes, and between 2 ranks: direct exchange (see tcp_direct.h): 2 hops, each rank
+//                sends 2 T (n-1)/n bytes. Beyond: ring, reduce-scatter then allgather: 2 (n-1) hops, as many
+//                bytes, but one connection each way. One continuous stream (see tcp_stream.h): a segment goes
+//                on as soon as it is reduced; every slice is reduced along one path and then copied.
+// reducescatter  the first half of the direct exchange: T (n-1)/n bytes.
+// allgather      ring: n-1 steps, every block passes every rank.
 // broadcast      up to 64 KiB: the root sends to each rank; beyond: a chain root, root+1, …, pipelined by
 //                segments: T bytes per rank.
 //
-// Averages of floats scale each contribution first, so float16 cannot overflow on the way; averages of
-// integers travel as 128-bit sums (exact) and are divided at the end.
+// Only tensors that are never fused (larger than fusion_bytes = ring_bytes) take the ring, whose order of
+// summation depends on the place in the tensor: so fusion, which depends on timing, never changes a bit of a
+// result. In the ring an average of floats scales each contribution first, so float16 cannot overflow on the
+// way; averages of integers, which are exact, always take the direct exchange.
 #pragma once
 
 #include <vector>
 
 #include "collective/group.h"
 #include "collective/schedule.h"
+#include "collective/tcp_direct.h"
 #include "collective/tcp_stream.h"
 
 namespace ring {
 
+// What every TCP group of a communicator is made with.
+struct TcpTools {
+  size_t segment_bytes;
+  size_t ring_bytes;
+  WaitPolicy policy;
+  Watch* watch;
+};
+
 class TcpGroup final : public Group {
  public:
   // `data` are this rank's data connections by global rank; `members` the global ranks of the group.
-  TcpGroup(const std::vector<Socket>& data, std::vector<int> members, int index, TcpStream& stream)
-      : data_(data), members_(std::move(members)), index_(index), stream_(stream) {}
+  TcpGroup(const std::vector<Socket>& data, std::vector<int> members, int index, TcpTools tools);
 
   Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) override;
   Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) override;
@@ -36,18 +47,21 @@ class TcpGroup final : public Group {
  private:
   int count() const { return static_cast<int>(members_.size()); }
   Link link(int index) const;
+  std::vector<Link> links() const;
   Link next() const { return link(ring_mod(index_ + 1, count())); }
   Link previous() const { return link(ring_mod(index_ - 1, count())); }
   Status ring_allreduce(const std::byte* in, std::byte* out, size_t elements, DType dtype, ReduceOp op,
                         Deadline deadline);
-  // in is reduced in place (it is scratch); slices are bytes.
-  Status ring_scatter(std::byte* work, const Slices& slices, DType dtype, ReduceOp op, Deadline deadline);
-  Status average_exactly(const Pieces& pieces, const Reduction& reduction, Deadline deadline);
+  Status allreduce_by_ring(const std::byte* in, std::byte* out, size_t bytes, const Reduction& reduction,
+                           Deadline deadline);
 
   const std::vector<Socket>& data_;
   const std::vector<int> members_;
   const int index_;
-  TcpStream& stream_;
+  const size_t ring_bytes_;
+  TcpStream stream_;
+  TcpDirect direct_;
+  std::vector<std::byte> packed_;  // tensors of a fused operation, one after the other
 };
 
 }  // namespace ring

@@ -77,12 +77,12 @@ Status TcpStream::run(const Transfer& transfer, Link to, Link from, DType dtype,
     size_t moved = 0;
     if (receiving) {
       const IoResult io = receive_some(transfer, at, from, dtype, op);
-      if (io.closed) return lost(from.rank);
+      if (io.closed) return connection_lost(watch_, from.rank);
       moved += io.bytes;
     }
     if (sending) {
       const IoResult io = send_some(transfer, at, to);
-      if (io.closed) return lost(to.rank);
+      if (io.closed) return connection_lost(watch_, to.rank);
       moved += io.bytes;
     }
     if (moved > 0) {
@@ -126,10 +126,9 @@ Status TcpStream::wait(const Progress& at, Link to, Link from, bool sending, boo
   return {};
 }
 
-// A data connection broke. The control connections know why; give them a moment to say so.
-Status TcpStream::lost(int rank) {
+Status connection_lost(Watch& watch, int rank) {
   for (int i = 0; i < 250; ++i) {
-    const Status verdict = watch_.check(rank);
+    const Status verdict = watch.check(rank);
     if (!verdict.ok()) return verdict;
     ::poll(nullptr, 0, 2);
   }

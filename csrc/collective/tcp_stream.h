@@ -40,6 +40,9 @@ struct Link {
   int rank = -1;  // global rank at the other end
 };
 
+// A data connection broke: asks the control connections, for up to half a second, why.
+Status connection_lost(Watch& watch, int rank);
+
 class TcpStream {
  public:
   TcpStream(size_t segment_bytes, WaitPolicy policy, Watch& watch)
@@ -53,7 +56,6 @@ class TcpStream {
   IoResult receive_some(const Transfer& transfer, Progress& at, Link from, DType dtype, ReduceOp op);
   IoResult send_some(const Transfer& transfer, Progress& at, Link to) const;
   Status wait(const Progress& at, Link to, Link from, bool sending, bool receiving, Deadline deadline);
-  Status lost(int rank);
 
   const size_t segment_bytes_;
   const WaitPolicy policy_;

@@ -6,10 +6,32 @@
 #include "base/kernels/kernels.h"
 
 namespace ring {
+namespace {
+
+struct Stages {
+  Reduction inside;
+  Reduction between;
+};
+
+// A linear operation is scaled inside the host (so float16 is scaled before it is rounded); the others at the
+// end.
+Stages stages(const Reduction& reduction) {
+  Stages both{reduction, reduction};
+  if (reduction.op == ReduceOp::average) both.between.op = ReduceOp::sum;
+  both.between.prescale = 1;
+  if (reduction.linear()) {
+    both.between.postscale = 1;
+  } else {
+    both.inside.postscale = 1;
+  }
+  return both;
+}
+
+}  // namespace
 
 TwoLevelGroup::TwoLevelGroup(std::vector<std::vector<int>> hosts, int rank, std::unique_ptr<ShmGroup> local,
-                             const std::vector<Socket>& data, TcpStream& stream)
-    : hosts_(std::move(hosts)), rank_(rank), local_(std::move(local)), data_(data), stream_(stream) {
+                             const std::vector<Socket>& data, TcpTools tools)
+    : hosts_(std::move(hosts)), rank_(rank), local_(std::move(local)), data_(data), tools_(tools) {
   size_t fewest = data.size();
   for (size_t h = 0; h < hosts_.size(); ++h) {
     fewest = std::min(fewest, hosts_[h].size());
@@ -21,11 +43,11 @@ TwoLevelGroup::TwoLevelGroup(std::vector<std::vector<int>> hosts, int rank, std:
   owners_ = static_cast<int>(fewest);
   std::vector<int> everybody(data.size());
   std::iota(everybody.begin(), everybody.end(), 0);
-  flat_ = std::make_unique<TcpGroup>(data, everybody, rank, stream);
+  flat_ = std::make_unique<TcpGroup>(data, everybody, rank, tools);
   if (local_rank_ < owners_) {
     std::vector<int> same;
     for (const auto& host : hosts_) same.push_back(host[static_cast<size_t>(local_rank_)]);
-    cross_ = std::make_unique<TcpGroup>(data, same, host_, stream);
+    cross_ = std::make_unique<TcpGroup>(data, same, host_, tools);
   }
 }
 
@@ -48,17 +70,9 @@ Status TwoLevelGroup::allreduce(const Pieces& pieces, const Reduction& reduction
   const Slices slices = balanced_slices(pieces.bytes(), local_size, owners_, std::max<size_t>(item, 64));
   std::vector<std::byte> mine(slices.size(local_rank_));
 
-  // A linear operation is scaled inside the host (so float16 is scaled before it is rounded); the others at
-  // the end.
-  Reduction inside = reduction;
-  if (!reduction.linear()) inside.postscale = 1;
+  const auto [inside, between] = stages(reduction);
   RING_TRY(reduce_inside(pieces, slices, inside, mine.data(), deadline));
-
   if (cross_ != nullptr && !mine.empty()) {
-    Reduction between = reduction;
-    if (between.op == ReduceOp::average) between.op = ReduceOp::sum;
-    between.prescale = 1;
-    if (reduction.linear()) between.postscale = 1;
     RING_TRY(cross_->allreduce(Pieces({Piece{mine.data(), mine.data(), mine.size()}}), between, deadline));
   }
   if (local_ == nullptr) {
@@ -66,6 +80,27 @@ Status TwoLevelGroup::allreduce(const Pieces& pieces, const Reduction& reduction
     return {};
   }
   return local_->gather_slices(mine.data(), slices, pieces, deadline);
+}
+
+// In the order of allreduce above: every host's ranks first, then the hosts.
+void TwoLevelGroup::fold_all(const std::byte* const* inputs, int ranks, std::byte* out, size_t bytes,
+                             const Reduction& reduction) const {
+  if (reduction.integer_average()) return Group::fold_all(inputs, ranks, out, bytes, reduction);
+  const size_t count = bytes / item_size(reduction.dtype);
+  const auto [inside, between] = stages(reduction);
+  std::vector<std::byte> sums(hosts_.size() * bytes);
+  std::vector<const std::byte*> sources;
+  for (size_t h = 0; h < hosts_.size(); ++h) {
+    sources.clear();
+    for (const int r : hosts_[h]) sources.push_back(inputs[r]);
+    kernels().fold(inside.dtype, inside.op, sums.data() + h * bytes, sources.data(),
+                   static_cast<int>(sources.size()), count, inside.prescale, inside.postscale,
+                   inside.divisor);
+  }
+  sources.clear();
+  for (size_t h = 0; h < hosts_.size(); ++h) sources.push_back(sums.data() + h * bytes);
+  kernels().fold(between.dtype, between.op, out, sources.data(), static_cast<int>(sources.size()), count,
+                 between.prescale, between.postscale, between.divisor);
 }
 
 Status TwoLevelGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) {
@@ -78,7 +113,7 @@ Status TwoLevelGroup::broadcast(std::byte* data, size_t bytes, int root, Deadlin
     if (speakers.back() == rank_) place = static_cast<int>(h);
   }
   if (place >= 0) {
-    RING_TRY(TcpGroup(data_, speakers, place, stream_).broadcast(data, bytes, root_host, deadline));
+    RING_TRY(TcpGroup(data_, speakers, place, tools_).broadcast(data, bytes, root_host, deadline));
   }
   if (local_ == nullptr) return {};
   const auto& mine = hosts_[static_cast<size_t>(host_)];

@@ -21,7 +21,7 @@ class TwoLevelGroup final : public Group {
  public:
   // hosts: the global ranks of each host, ascending. `local` is null where this rank shares with nobody.
   TwoLevelGroup(std::vector<std::vector<int>> hosts, int rank, std::unique_ptr<ShmGroup> local,
-                const std::vector<Socket>& data, TcpStream& stream);
+                const std::vector<Socket>& data, TcpTools tools);
 
   Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) override;
   Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) override;
@@ -29,6 +29,9 @@ class TwoLevelGroup final : public Group {
                    Deadline deadline) override;
   Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                        const Reduction& reduction, Deadline deadline) override;
+
+  void fold_all(const std::byte* const* inputs, int ranks, std::byte* out, size_t bytes,
+                const Reduction& reduction) const override;
 
  private:
   Status reduce_inside(const Pieces& pieces, const Slices& slices, const Reduction& reduction,
@@ -41,7 +44,7 @@ class TwoLevelGroup final : public Group {
   int owners_ = 0;  // L
   std::unique_ptr<ShmGroup> local_;
   const std::vector<Socket>& data_;
-  TcpStream& stream_;
+  const TcpTools tools_;
   std::unique_ptr<TcpGroup> flat_;
   std::unique_ptr<TcpGroup> cross_;  // the ranks that own this rank's slice; null if it owns none
 };

@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "base/kernels/kernels.h"
 #include "collective/schedule.h"
 
 namespace ring {
@@ -34,9 +33,8 @@ bool Executor::complete(Operation& operation, const std::vector<Incoming>& incom
   size_t at = 0;
   for (const Tensor& tensor : request.tensors) {
     for (size_t r = 0; r < incoming.size(); ++r) sources[r] = incoming[r].payload + at;
-    kernels().fold(request.dtype, request.op, tensor.out, sources.data(), static_cast<int>(incoming.size()),
-                   tensor.bytes / item_size(request.dtype), request.prescale, request.postscale,
-                   fabric_.topology().size);
+    fabric_.group().fold_all(sources.data(), static_cast<int>(incoming.size()), tensor.out, tensor.bytes,
+                             reduction_of(request, fabric_.topology().size));
     at += tensor.bytes;
   }
   return true;

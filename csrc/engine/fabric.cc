@@ -65,7 +65,7 @@ void Fabric::build(Locality locality, const Options& options, WaitPolicy policy,
   segment_ = std::move(locality.segment);
   const auto segment_bytes = static_cast<size_t>(options.segment_bytes);
   const Topology& data = locality.data;
-  stream_ = std::make_unique<TcpStream>(segment_bytes, policy, lookout);
+  const TcpTools tools{segment_bytes, static_cast<size_t>(options.fusion_bytes), policy, &lookout};
   std::unique_ptr<ShmGroup> local;
   if (data.local_size > 1) {
     const ShmLayout layout(data.local_size, segment_bytes);
@@ -83,12 +83,12 @@ void Fabric::build(Locality locality, const Options& options, WaitPolicy policy,
     group_ = std::move(local);
   } else if (locality.any_shared) {
     transport_ = "shm+tcp";
-    group_ = std::make_unique<TwoLevelGroup>(data.hosts, topology_.rank, std::move(local), data_, *stream_);
+    group_ = std::make_unique<TwoLevelGroup>(data.hosts, topology_.rank, std::move(local), data_, tools);
   } else {
     transport_ = "tcp";
     std::vector<int> everybody(static_cast<size_t>(topology_.size));
     std::iota(everybody.begin(), everybody.end(), 0);
-    group_ = std::make_unique<TcpGroup>(data_, everybody, topology_.rank, *stream_);
+    group_ = std::make_unique<TcpGroup>(data_, everybody, topology_.rank, tools);
   }
   if (exchange_ == nullptr) exchange_ = std::make_unique<TcpExchange>(*control_, lookout);
 }

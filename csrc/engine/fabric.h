@@ -8,7 +8,6 @@
 
 #include "collective/exchange.h"
 #include "collective/group.h"
-#include "collective/tcp_stream.h"
 #include "engine/lookout.h"
 #include "rendezvous/locality.h"
 #include "rendezvous/mesh.h"
@@ -50,7 +49,6 @@ class Fabric {
 
   std::unique_ptr<ControlPlane> control_;
   std::vector<Socket> data_;
-  std::unique_ptr<TcpStream> stream_;
   SharedSegment segment_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Group> group_;

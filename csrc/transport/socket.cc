@@ -64,9 +64,9 @@ IoResult Socket::try_send(const iovec* parts, int count) const {
 
 IoResult Socket::try_receive(void* data, size_t size) const { return ring::try_receive(fd_, data, size); }
 
-bool Socket::readable() const {
+bool has_bytes(int fd) {
   char one;
-  return ::recv(fd_, &one, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+  return ::recv(fd, &one, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
 }
 
 void Socket::tune(int buffer_bytes, bool same_host) const {

@@ -20,6 +20,9 @@ struct IoResult {
   int error = 0;        // errno if closed by an error
 };
 
+// True if at least one byte can be received from the descriptor now.
+bool has_bytes(int fd);
+
 class Socket {
  public:
   Socket() = default;
@@ -36,8 +39,7 @@ class Socket {
   IoResult try_send(const void* data, size_t size) const;
   IoResult try_send(const iovec* parts, int count) const;
   IoResult try_receive(void* data, size_t size) const;
-  // True if at least one byte can be received now.
-  bool readable() const;
+  bool readable() const { return has_bytes(fd_); }
 
   // Latency first. Same-host connections use reno where the kernel has it: twice the throughput of BBR there.
   void tune(int buffer_bytes, bool same_host) const;

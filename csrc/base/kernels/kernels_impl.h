@@ -146,10 +146,6 @@ template <>
 struct Wrapping<int64_t> {
   using type = uint64_t;
 };
-template <>
-struct Wrapping<Int128> {
-  using type = UInt128;
-};
 
 struct Sum {
   template <class T>
@@ -207,11 +203,16 @@ void fold_typed(std::byte* dst_bytes, const std::byte* const* src, int n, size_t
   const bool pre = prescale != A(1);
   const bool post = postscale != A(1);
   if constexpr (__is_same(S, A)) {
-    if (n == 2 && !pre && !post) {
+    if (n == 2 && !pre) {
       const S* a = reinterpret_cast<const S*>(src[0]);
       const S* b = reinterpret_cast<const S*>(src[1]);
+      if (post) {
 #pragma GCC ivdep
-      for (size_t i = 0; i < count; ++i) dst[i] = Op::apply(a[i], b[i]);
+        for (size_t i = 0; i < count; ++i) dst[i] = Op::apply(a[i], b[i]) * postscale;
+      } else {
+#pragma GCC ivdep
+        for (size_t i = 0; i < count; ++i) dst[i] = Op::apply(a[i], b[i]);
+      }
       return;
     }
   }
@@ -302,8 +303,6 @@ void fold(DType dtype, ReduceOp op, std::byte* dst, const std::byte* const* src,
       return fold_integers<uint32_t, uint64_t>(op, dst, src, n, count, divisor);
     case DType::uint64:
       return fold_integers<uint64_t, UInt128>(op, dst, src, n, count, divisor);
-    case DType::int128:
-      return fold_typed<Int128, Int128, Sum>(dst, src, n, count, Int128(1), Int128(1));
   }
 }
 
