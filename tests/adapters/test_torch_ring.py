@@ -20,6 +20,7 @@ CHECKS = [
     torch_ranks.unknown_state,
     torch_ranks.steps_are_those_of_all_data,
     torch_ranks.optimizers_of_all_kinds,
+    torch_ranks.overlap,
 ]
 
 

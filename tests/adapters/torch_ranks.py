@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -362,15 +363,15 @@ def _clipping() -> None:
         optimizer = ring.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0))
         before = [p.detach().clone() for p in model.parameters()]
         model(_batch(0, ring.rank()) * 100).square().mean().backward()
-        operations = world.current().statistics()["operations"]
         optimizer.synchronize()
+        reduced = world.current().statistics()["operations"]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         if skip:
             with optimizer.skip_synchronize():
                 optimizer.step()
         else:
             optimizer.step()
-        assert world.current().statistics()["operations"] >= operations
+        assert world.current().statistics()["operations"] == reduced, "gradients were reduced twice"
         moved = torch.cat([(p - b).flatten() for p, b in zip(model.parameters(), before, strict=True)])
         assert abs(float(moved.detach().norm()) - 0.5) < 1e-4, "the step did not use the clipped gradient"
         _agreed(model)
@@ -442,6 +443,38 @@ def _refused_uses() -> None:
         _refused(optimizer.step, r"call synchronize\(\)", RuntimeError)
     optimizer.step()
     optimizer.zero_grad()
+
+
+class _WaitsForTheRing(torch.autograd.Function):
+    """In backward, stands still until an operation is done that backward itself has started."""
+
+    done: Callable[[], bool]
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        deadline = time.monotonic() + 30
+        while not _WaitsForTheRing.done():
+            assert time.monotonic() < deadline, "no gradient was reduced while backward ran"
+            time.sleep(0.001)
+        return gradient
+
+
+def overlap() -> str:
+    """The last layer's gradient is reduced, by all ranks, while backward has not reached the first layer."""
+    first, last = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+    model = torch.nn.ModuleList([first, last])
+    optimizer = ring.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    pending = optimizer._reducer._pending
+    _WaitsForTheRing.done = lambda: last.weight in pending and pending[last.weight].handle.poll()
+    last(_WaitsForTheRing.apply(first(_batch(0, ring.rank())))).square().mean().backward()
+    optimizer.step()
+    return "well"
 
 
 def fusion() -> dict[str, Any]:
