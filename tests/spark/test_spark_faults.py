@@ -13,43 +13,35 @@ from pathlib import Path
 
 import pytest
 import torch
+from killed_worker import data, estimator
 
 from spark_ring import TorchEstimator
+from spark_ring.data.store import Store
 from spark_ring.spark.run import run
 
 pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).with_name("killed_worker.py")
 
 
-def fit_in_a_cluster(folder: Path, epoch: int) -> dict:
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), str(epoch)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(360)
-def test_a_fit_survives_kill_9_of_a_worker(tmp_path):
+@pytest.mark.timeout(240)
+def test_a_fit_survives_kill_9_of_a_worker(spark, store, tmp_path):
     """A worker is killed in the middle of epoch 3: the work since epoch 2 is done again, and nothing else."""
-    undisturbed = fit_in_a_cluster(tmp_path / "undisturbed", 99)
-    killed = fit_in_a_cluster(tmp_path / "killed", 3)
-    assert (tmp_path / "killed" / "killed").exists()
-    assert not (tmp_path / "undisturbed" / "killed").exists()
+    torch.manual_seed(0)
+    undisturbed = estimator(torch.nn.Linear(2, 1), store.url).fit(data(spark))
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (tmp_path / "killed").exists()
+    killed = json.loads(done.stdout.splitlines()[-1])
     assert [record["epoch"] for record in killed["history"]] == [1, 2, 3, 4, 5]
-    assert (undisturbed["resumed"], killed["resumed"]) == (0, 2)
-    for left, right in zip(killed["history"], undisturbed["history"], strict=True):
+    assert killed["resumed"] == 2
+    for left, right in zip(killed["history"], undisturbed.history, strict=True):
         assert left["loss"] == pytest.approx(right["loss"], rel=1e-5)
         assert left["rows"] == 100
-    for left, right in zip(killed["weights"], undisturbed["weights"], strict=True):
-        assert left == pytest.approx(right, rel=1e-5)
-    assert os.listdir(tmp_path / "killed" / "store" / "runs") == []
+    for left, right in zip(killed["weights"], undisturbed.module.parameters(), strict=True):
+        assert left == pytest.approx(right.flatten().tolist(), rel=1e-5)
+    assert Store(tmp_path / "store").list("runs") == []
 
 
 @pytest.mark.timeout(90)
