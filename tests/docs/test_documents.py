@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -32,8 +33,10 @@ def test_python_blocks_run_in_order(document: Path, tmp_path: Path) -> None:
     # One process per document: a reader types the blocks one after the other.
     script = tmp_path / f"{document.stem}.py"
     script.write_text("\n\n".join(fenced(document, "python")))
+    activated = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    activated.pop("PYSPARK_PYTHON", None)
     finished = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=280
+        ["python", str(script)], cwd=tmp_path, env=activated, capture_output=True, text=True, timeout=280
     )
     assert finished.returncode == 0, f"{document.name}:\n{finished.stdout[-3000:]}\n{finished.stderr[-6000:]}"
 
