@@ -42,6 +42,7 @@ from spark_ring.spark import barrier
 from spark_ring.spark.datasets import DatasetPool
 from spark_ring.spark.display import Display, make_display
 from spark_ring.spark.first_batch import try_first_batch
+from spark_ring.spark.interpreter import check_interpreter
 from spark_ring.spark.materialize import Dataset, Request
 from spark_ring.spark.params import HasInputs, HasLabels, HasPrediction, HasValidation, HasWeight
 from spark_ring.spark.persistence import EstimatorPersistence
@@ -185,6 +186,7 @@ class _Fit:
         request.contract(df)  # a wrong column is an error before anything runs
         check_picklable({name: value for name, value in objects.items() if value is not None})
         check_slots(df.sparkSession, estimator.getNumTrainWorkers())
+        check_interpreter(df.sparkSession)
         store = Store(estimator.getStore() or "")
         display = make_display(estimator.getVerbose())
         with self._tracked() as tracker, self._run_folder(store) as mark:
