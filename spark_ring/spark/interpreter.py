@@ -1,8 +1,8 @@
 """Can the Python that Spark's workers run do the work? Asked before anything is started.
 
 The commonest trap on one machine: the driver runs the Python of a virtual environment, and Spark starts the
-``python3`` that it finds first on the path. On a cluster the executors' Python cannot be asked from here; what
-is missing there is told by the worker task.
+``python3`` that it finds first on the path. On a cluster the executors' Python cannot be asked from here;
+what is missing there is told by the worker task.
 """
 
 from __future__ import annotations
