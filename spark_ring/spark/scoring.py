@@ -22,12 +22,13 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from spark_ring.artifact import FittedModel
 from spark_ring.artifact.outputs import Field, OutputPlan
 from spark_ring.data.schema import Contract, SourceColumn, TensorSpec
 from spark_ring.errors import ColumnError, ConfigError
-from spark_ring.spark.columns import array_depth, resolve_contract, tensor_column
+from spark_ring.spark.columns import array_depth, quoted, resolve_contract, tensor_column
 from spark_ring.spark.scorer import Scorer
 from spark_ring.spark.shipping import ship
 
@@ -79,11 +80,10 @@ def add_predictions(
     valid = reduce(Column.__and__, map(_is_valid, tensors, contract.inputs))
     if handle_invalid == "skip":
         dataset = dataset.filter(valid)
+    dataset = _row_based(dataset)
     if has_arrow_udf() if arrow is None else arrow:
-        result = _arrow_udf(scorer)(*tensors)
-    else:
-        result = _pandas_udf(scorer)(valid, *tensors)
-    return _take_apart(dataset, result, plan)
+        return _take_apart(dataset, _arrow_udf(scorer)(*tensors), plan)
+    return _take_apart(dataset, _pandas_udf(scorer)(valid, *tensors), plan, valid)
 
 
 def bind(contract: Contract, inputs: Inputs, dataset: DataFrame) -> Contract:
@@ -163,6 +163,30 @@ def _is_valid(tensor: Column, spec: TensorSpec) -> Column:
     return tensor.isNotNull() & ~F.exists(tensor, lambda element: element.isNull())
 
 
+def _row_based(dataset: DataFrame) -> DataFrame:
+    """Keep Spark from handing a scan's column batches straight to the UDF where it cannot.
+
+    Spark 4.3 does that for a scan without any other operation, and fails on a column of a user-defined type
+    (a vector), whether the UDF uses it or not. A filter that lets every row pass is such an operation, and
+    costs nothing that can be measured; the optimizer does not see through it.
+    """
+    for field in dataset.schema.fields:
+        if _has_user_type(field.dataType):
+            column = F.col(quoted(field.name))
+            return dataset.filter(column.isNull() | column.isNotNull())
+    return dataset
+
+
+def _has_user_type(data_type: T.DataType) -> bool:
+    if isinstance(data_type, T.ArrayType):
+        return _has_user_type(data_type.elementType)
+    if isinstance(data_type, T.MapType):
+        return _has_user_type(data_type.keyType) or _has_user_type(data_type.valueType)
+    if isinstance(data_type, T.StructType):
+        return any(_has_user_type(field.dataType) for field in data_type.fields)
+    return isinstance(data_type, T.UserDefinedType)
+
+
 def _arrow_udf(scorer: Scorer) -> Any:
     def score(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         yield from scorer.score(_tuples(batches), _task_cpus())
@@ -219,17 +243,24 @@ def _task_cpus() -> int:
     return max(1, context.cpus()) if context is not None else 1
 
 
-def _take_apart(dataset: DataFrame, result: Column, plan: OutputPlan) -> DataFrame:
-    if len(plan.fields) == 1:
-        field = plan.fields[0]
-        if len(field.shape) != 1:
-            return dataset.withColumn(field.column, result)
+def _take_apart(
+    dataset: DataFrame, result: Column, plan: OutputPlan, valid: Column | None = None
+) -> DataFrame:
+    """Add the plan's columns. Where ``valid`` is true, what pandas turned into null becomes NaN again."""
     holding = dataset.withColumn(_RESULT, result)
     whole = F.col(_RESULT)
     parts = [whole] if len(plan.fields) == 1 else [whole[f"f{i}"] for i in range(len(plan.fields))]
     for field, part in zip(plan.fields, parts, strict=True):
+        if valid is not None:
+            part = F.when(valid, _nan_for_null(part, len(field.shape)))
         holding = holding.withColumn(field.column, _as_column(part, field))
     return cast(DataFrame, holding.drop(_RESULT))
+
+
+def _nan_for_null(part: Column, depth: int) -> Column:
+    if depth:
+        return F.transform(part, lambda element: _nan_for_null(element, depth - 1))
+    return F.coalesce(part, F.lit(float("nan")))
 
 
 def _as_column(part: Column, field: Field) -> Column:
