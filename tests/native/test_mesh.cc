@@ -1,0 +1,136 @@
+// Connecting, with strangers in the way.
+#include <atomic>
+
+#include "check.h"
+#include "ranks.h"
+#include "rendezvous/handshake.h"
+
+using ring::Code;
+
+namespace {
+
+ring::Socket call(int port) {
+  auto socket = ring::start_connect("127.0.0.1", port);
+  CHECK_OK(socket.status());
+  return std::move(*socket);
+}
+
+}  // namespace
+
+TEST(strangers_never_stop_a_job_and_are_counted) {
+  ranks::Meeting meeting(ranks::one_host(3));
+  const int port = meeting.peers[0].port;
+  std::vector<ring::Socket> half_open;
+  for (int i = 0; i < 40; ++i) half_open.push_back(call(port));  // say nothing
+  ring::Socket noisy = call(port);
+  const std::string noise(1 << 16, '\xff');  // among it the length of a huge message
+  for (int i = 0; i < 50 && noisy.try_send(noise.data(), noise.size()).bytes == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ring::Socket liar = call(port);
+  std::thread lying([&] {
+    const ring::Introduction who{ring::Purpose::control, 2, 0, 3};
+    const auto status = ring::shake_hands(ring::Handshake::client(liar.fd(), who, "guess"), liar.fd(), 10);
+    CHECK(!status.ok());
+  });
+  std::atomic<int> strangers{0};
+  ranks::in_threads(3, [&](int rank) {
+    if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", ranks::quick_options("auto"), ranks::kNever);
+    CHECK_OK(engine.status());
+    if (!engine.ok()) return;
+    if (rank == 0) strangers = (*engine)->strangers();
+    ring::Request barrier;
+    CHECK_OK((*engine)->run_now(barrier, ranks::kNever));
+  });
+  lying.join();
+  CHECK(strangers.load() >= 2);  // the noise and the lie; the silent ones were still being waited for
+}
+
+TEST(a_wrong_secret_is_an_authentication_error_that_names_the_rank) {
+  ranks::Meeting meeting(ranks::one_host(2));
+  ring::Options options = ranks::quick_options("auto");
+  options.connect_timeout = 1;
+  ranks::in_threads(2, [&](int rank) {
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, rank == 0 ? "right" : "wrong", options, ranks::kNever);
+    CHECK(!engine.ok());
+    if (rank == 1) {
+      CHECK(engine.status().code() == Code::authentication);
+      CHECK_EQ(engine.status().rank(), 0);
+    } else {
+      CHECK(engine.status().code() == Code::rendezvous);
+      CHECK_EQ(engine.status().rank(), 1);
+      CHECK_CONTAINS(engine.status().message(), "rank 1 did not connect");
+    }
+  });
+}
+
+TEST(a_rank_that_never_comes_is_named) {
+  ranks::Meeting meeting(ranks::one_host(3));
+  ring::Options options = ranks::quick_options("auto");
+  options.connect_timeout = 0.5;
+  ranks::in_threads(2, [&](int rank) {
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", options, ranks::kNever);
+    CHECK(!engine.ok());
+    CHECK(engine.status().code() == Code::rendezvous || engine.status().code() == Code::peer_lost);
+    if (engine.status().code() == Code::rendezvous) CHECK_CONTAINS(engine.status().message(), "rank 2");
+  });
+}
+
+TEST(a_late_listener_is_waited_for) {
+  ranks::Meeting meeting(ranks::one_host(2));
+  const int port = meeting.peers[0].port;
+  meeting.listeners[0].close();
+  ranks::in_threads(2, [&](int rank) {
+    if (rank == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // rank 1 is refused meanwhile
+      auto listener = ring::Listener::open("127.0.0.1", port);
+      CHECK_OK(listener.status());
+      meeting.listeners[0] = std::move(*listener);
+    }
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", ranks::quick_options("tcp"), ranks::kNever);
+    CHECK_OK(engine.status());
+  });
+}
+
+TEST(different_settings_are_told) {
+  ranks::Meeting meeting(ranks::one_host(2));
+  ranks::in_threads(2, [&](int rank) {
+    ring::Options options = ranks::quick_options("auto");
+    options.segment_bytes = 256 * (rank + 1);
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", options, ranks::kNever);
+    CHECK(engine.status().code() == Code::rendezvous);
+    CHECK_CONTAINS(engine.status().message(), "segment_bytes 512");
+  });
+}
+
+TEST(forced_shared_memory_needs_one_host) {
+  ranks::Meeting meeting({"a", "b"});
+  ranks::in_threads(2, [&](int rank) {
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", ranks::quick_options("shm"), ranks::kNever);
+    CHECK(engine.status().code() == Code::rendezvous);
+    CHECK_CONTAINS(engine.status().message(), "rank 1 is on another host");
+  });
+}
+
+TEST(an_interrupt_ends_connecting) {
+  ranks::Meeting meeting(ranks::one_host(2));
+  auto engine = ring::Engine::connect(std::move(meeting.listeners[0]), 0, meeting.peers, "secret",
+                                      ranks::quick_options("auto"), [] { return true; });
+  CHECK(engine.status().code() == Code::interrupted);
+}
+
+TEST(no_secret_and_no_such_rank_are_refused) {
+  for (const auto& [rank, secret] : {std::pair{0, ""}, std::pair{1, "s"}, std::pair{-1, "s"}}) {
+    ranks::Meeting meeting(ranks::one_host(1));
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[0]), rank, meeting.peers, secret,
+                                        ranks::quick_options("auto"), ranks::kNever);
+    CHECK(engine.status().code() == Code::config);
+  }
+}
