@@ -8,6 +8,7 @@ all are columns.
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -41,11 +42,12 @@ def source_columns(contract: Contract) -> dict[str, tuple[SourceColumn, TensorSp
 
 
 def value_shape(column: SourceColumn, spec: TensorSpec) -> tuple[int, ...]:
-    """Return the shape of one row's value in a source column."""
-    if len(spec.columns) == 1:
+    """Return the shape of one row's value in a source column: its own, not that of the tensor."""
+    if column.spark_type.count("array<") > 1:
         return spec.shape
-    is_array = column.spark_type == "vector" or column.spark_type.startswith("array<")
-    return (column.width,) if is_array else ()
+    if column.spark_type != "vector" and not column.spark_type.startswith("array<"):
+        return ()
+    return (column.width if len(spec.columns) > 1 else math.prod(spec.shape),)
 
 
 def model_signature(contract: Contract, plan: OutputPlan) -> Any:
