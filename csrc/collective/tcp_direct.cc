@@ -148,7 +148,7 @@ Status TcpDirect::wait(const Task& task, int64_t idle_since, Deadline deadline) 
   }
   if (now - looked_ < kWatchEveryUs) return {};
   looked_ = now;
-  const Status verdict = watch_.check(who);
+  const Status verdict = watch_.check_stream(who);
   if (!verdict.ok()) {
     for (const pollfd& one : fds) {
       pollfd look{one.fd, one.events, 0};

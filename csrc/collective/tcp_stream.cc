@@ -117,7 +117,7 @@ Status TcpStream::wait(const Progress& at, Link to, Link from, bool sending, boo
   if (now - looked_ < kWatchEveryUs) return {};
   looked_ = now;
   const int who = receiving ? from.rank : to.rank;
-  const Status verdict = watch_.check(who);
+  const Status verdict = watch_.check_stream(who);
   if (!verdict.ok()) {
     if (receiving && from.socket->readable()) return {};  // what a peer sent before it left counts
     return verdict;

@@ -252,7 +252,11 @@ void Engine::close() {
   std::vector<OperationPtr> pending;
   queue_.snapshot(&pending);
   if (!pending.empty()) fail(Status(Code::closed, "the communicator was closed"), pending[0]);
-  if (failure_.ok()) fabric_->control().send_goodbye(Deadline::after(options_.close_timeout));
+  if (failure_.ok()) {
+    const Deadline farewell = Deadline::after(options_.close_timeout);
+    fabric_->control().send_goodbye(farewell);
+    fabric_->drain_data(farewell);
+  }
   lookout_.attach(nullptr);
   fabric_->close();
 }

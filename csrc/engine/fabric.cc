@@ -1,6 +1,8 @@
 #include "engine/fabric.h"
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "collective/self_group.h"
 #include "collective/shm_exchange.h"
@@ -93,13 +95,19 @@ void Fabric::build(Locality locality, const Options& options, WaitPolicy policy,
   if (exchange_ == nullptr) exchange_ = std::make_unique<TcpExchange>(*control_, lookout);
 }
 
-void Fabric::close_data() {
-  for (auto& socket : data_) socket.close();
+void Fabric::drain_data(Deadline deadline) {
+  auto unsent = [this] {
+    for (const auto& socket : data_) {
+      if (socket.valid() && socket.unsent_bytes() > 0) return true;
+    }
+    return false;
+  };
+  while (unsent() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void Fabric::close() {
   control_->close();
-  close_data();
+  for (auto& socket : data_) socket.close();
   segment_ = SharedSegment();
 }
 

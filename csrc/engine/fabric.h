@@ -42,7 +42,9 @@ class Fabric {
   int strangers() const { return strangers_; }
   // Closes every connection and unmaps the segment.
   void close();
-  void close_data();
+  // After the goodbye: waits until the peers' kernels have all data that was sent, so that closing loses
+  // none.
+  void drain_data(Deadline deadline);
 
  private:
   void build(Locality locality, const Options& options, WaitPolicy policy, Lookout& lookout);

@@ -18,15 +18,12 @@ class Lookout final : public Watch {
   using Interrupt = std::function<bool()>;
 
   Status check(int waiting_for) override {
-    if (stopping_.load(std::memory_order_acquire)) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      return why_;
-    }
-    if (interrupt_ != nullptr && now_us() - asked_ > 100000) {
-      asked_ = now_us();
-      if ((*interrupt_)()) return Status(Code::interrupted, "interrupted by a signal");
-    }
+    RING_TRY(check_here());
     return control_ != nullptr ? control_->check(waiting_for) : Status();
+  }
+  Status check_stream(int waiting_for) override {
+    RING_TRY(check_here());
+    return control_ != nullptr ? control_->check_stream(waiting_for) : Status();
   }
 
   // Any thread. The first reason counts.
@@ -45,6 +42,18 @@ class Lookout final : public Watch {
   }
 
  private:
+  Status check_here() {
+    if (stopping_.load(std::memory_order_acquire)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      return why_;
+    }
+    if (interrupt_ != nullptr && now_us() - asked_ > 100000) {
+      asked_ = now_us();
+      if ((*interrupt_)()) return Status(Code::interrupted, "interrupted by a signal");
+    }
+    return {};
+  }
+
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   Status why_;  // guarded by mutex_

@@ -153,7 +153,7 @@ void ControlPlane::pump(int timeout_ms) {
   }
 }
 
-Status ControlPlane::check(int waiting_for) {
+Status ControlPlane::check_stream(int waiting_for) {
   waiting_for_ = waiting_for;
   pump(0);
   if (failure_.ok() && dead_rank_ >= 0) {
@@ -166,7 +166,11 @@ Status ControlPlane::check(int waiting_for) {
                  dead_rank_);
     }
   }
-  if (!failure_.ok()) return failure_;
+  return failure_;
+}
+
+Status ControlPlane::check(int waiting_for) {
+  RING_TRY(check_stream(waiting_for));
   if (waiting_for >= 0 && waiting_for != rank_ && said_goodbye(waiting_for)) {
     return Status(Code::peer_lost, "rank " + std::to_string(waiting_for) + " has closed its communicator",
                   waiting_for);

@@ -42,6 +42,7 @@ class ControlPlane final : public Watch {
   bool peer_ahead();
 
   Status check(int waiting_for) override;
+  Status check_stream(int waiting_for) override;
   // What is known to have gone wrong, without looking.
   const Status& failure() const { return failure_; }
   bool said_goodbye(int peer) const { return peers_[static_cast<size_t>(peer)].state == State::goodbye; }

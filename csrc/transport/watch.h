@@ -13,6 +13,9 @@ class Watch {
   // A wait that is told to stop looks once more whether it is satisfied: what a peer did before it left
   // counts.
   virtual Status check(int waiting_for) = 0;
+  // The same for a wait for bytes of a data connection: a peer that has said goodbye may have sent them
+  // before, and they are still on the way; the connection's own end tells when nothing more will come.
+  virtual Status check_stream(int waiting_for) = 0;
 };
 
 }  // namespace ring
