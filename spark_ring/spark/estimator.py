@@ -27,7 +27,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -196,11 +196,14 @@ class _Fit:
             job = self._job(store, dataset, payload)
             results = self._train(df.sparkSession, store, job, mark, display, tracker)
             weights = store.read_bytes(results[0].weights)
-            summary = self._summary(store, dataset, results, tracker)
+            summary = self._summary(store, dataset, results)
             model = estimator._create_model(dataset, weights, results[0].history, summary)
             estimator._copyValues(model)
             model._resetUid(estimator.uid)
             self._log_model(tracker, model, dataset, df)
+        # Known for sure only now: MLflow's run is opened in the background.
+        fitted = model.fitted
+        model._held = replace(fitted, summary=replace(fitted.summary, mlflow_run_id=tracker.run_id or ""))
         return model
 
     @contextlib.contextmanager
@@ -288,9 +291,7 @@ class _Fit:
         self.phases["train"] = training
         return results
 
-    def _summary(
-        self, store: Store, dataset: Dataset, results: list[WorkerResult], tracker: Tracker
-    ) -> FitSummary:
+    def _summary(self, store: Store, dataset: Dataset, results: list[WorkerResult]) -> FitSummary:
         return FitSummary(
             run_id=self.run_id,
             store=store.url,
@@ -300,7 +301,6 @@ class _Fit:
             workers=[{"rank": r.rank, "rows": r.rows, "facts": r.facts} for r in results],
             best_epoch=results[0].best_epoch,
             resumed_epoch=results[0].resumed_epoch,
-            mlflow_run_id=tracker.run_id or "",
         )
 
     def _log_model(self, tracker: Tracker, model: Any, dataset: Dataset, df: DataFrame) -> None:

@@ -45,10 +45,19 @@ def try_first_batch(probe: Probe, payload: dict[str, Any], dataset: Dataset, sto
     """
     contract = dataset.contract
     batch = _first_rows(dataset, store)
-    found = probe(payload, contract, batch)
+    try:
+        found = probe(payload, contract, batch)
+    except PreflightError as error:
+        _blame(probe, payload, dataset, batch, error)
+        raise
     indices = _index_tensors(dataset, found.label_dtypes)
     if indices:
-        _try_extremes(probe, payload, dataset, batch, indices)
+        extreme = _extreme(batch, indices, dataset.manifest.statistics)
+        try:
+            probe(payload, contract, extreme)
+        except PreflightError as error:
+            # An impossible row may fail in ways of its own; only an index out of range counts.
+            _blame(probe, payload, dataset, extreme, error)
     return found
 
 
@@ -77,28 +86,31 @@ def _index_tensors(dataset: Dataset, label_dtypes: Sequence[str]) -> list[Tensor
     return [spec for spec in (*contract.inputs, *labels) if spec.dtype.startswith("int")]
 
 
-def _try_extremes(
-    probe: Probe, payload: dict[str, Any], dataset: Dataset, batch: Batch, indices: list[TensorSpec]
-) -> None:
-    statistics = dataset.manifest.statistics
-    try:
-        probe(payload, dataset.contract, _extreme(batch, indices, statistics))
+def _blame(probe: Probe, payload: dict[str, Any], dataset: Dataset, batch: Batch, error: Exception) -> None:
+    """Raise ColumnError if an index out of range is why a batch failed: the one without which it passes."""
+    if not _is_index_error(error):
         return
-    except PreflightError as error:
-        if not _is_index_error(error):
-            return  # an impossible row may fail in other ways; real rows passed
-    for spec in indices:
+    for spec in dataset.contract.tensors:
+        if not spec.dtype.startswith("int"):
+            continue
         try:
-            probe(payload, dataset.contract, _extreme(batch, [spec], statistics))
-        except PreflightError as error:
-            if _is_index_error(error):
-                low, high = statistics[spec.name]["min"], statistics[spec.name]["max"]
-                name = ", ".join(repr(column.name) for column in spec.columns)
-                raise ColumnError(
-                    f"column {name} holds integers from {low} to {high}, and some are out of range: {error}. "
-                    "Class and index numbers count from 0 to one less than the model's size",
-                    column=spec.columns[0].name,
-                ) from error
+            probe(payload, dataset.contract, _zeroed(batch, spec.name))
+        except PreflightError:
+            continue
+        found = dataset.manifest.statistics[spec.name]
+        name = ", ".join(repr(column.name) for column in spec.columns)
+        raise ColumnError(
+            f"column {name} holds integers from {found['min']} to {found['max']}, and some are out of range: "
+            f"{error} Class and index numbers count from 0 to one less than the model's size",
+            column=spec.columns[0].name,
+        ) from error
+
+
+def _zeroed(batch: Batch, name: str) -> Batch:
+    def zeroed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {key: np.zeros_like(array) if key == name else array for key, array in arrays.items()}
+
+    return replace(batch, inputs=zeroed(batch.inputs), labels=zeroed(batch.labels))
 
 
 def _extreme(batch: Batch, indices: list[TensorSpec], statistics: Mapping[str, Any]) -> Batch:

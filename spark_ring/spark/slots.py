@@ -83,7 +83,7 @@ def _slots(spark: SparkSession) -> Slots:
     total = None if is_connect(spark) else _concurrent_tasks(spark.sparkContext)
     if total is None:
         total = _local_slots(master, settings) if local else _configured_slots(settings)
-    return Slots(master, total, growing=not local, settings=settings)
+    return Slots(master, total, growing=not local and not is_connect(spark), settings=settings)
 
 
 def _setting(spark: SparkSession, name: str) -> str | None:

@@ -304,7 +304,7 @@ class HasReporting(RingParams):
 
     verbose = declare(
         "verbose",
-        "1 shows progress and what workers print; 0 shows nothing.",
+        "1 shows progress; 0 shows nothing. What workers print is in the executors' logs, after [rank].",
         to.integer("verbose", 0),
     )
     logToMLflow = declare(

@@ -53,6 +53,9 @@ ERROR = "error"  # the user's code raised here
 FOLLOWED = "followed"  # another rank failed and this one was stopped by it
 REFUSED = "refused"  # a check before training failed here
 
+# The driver left its mark long before: this allows for storage that shows new files late.
+_MARK_SECONDS = 5.0
+
 # What Spark can cure by running the stage again.
 _INFRASTRUCTURE = (PeerLostError, CollectiveTimeoutError, RendezvousError)
 
@@ -154,7 +157,7 @@ def _meet(spec: Mapping[str, Any], context: Any, rank: int) -> Communicator:
 
 def _check_alone(spec: Mapping[str, Any]) -> None:
     if spec["mark"]:
-        Store(spec["job"]["store"]).check_mark(spec["mark"])
+        Store(spec["job"]["store"]).check_mark(spec["mark"], wait=_MARK_SECONDS)
     if spec["kind"] == "train":
         module = spec["job"]["adapter"].partition(":")[0]
         try:

@@ -31,7 +31,7 @@ def refused(kind, act):
 
 
 def main(folder: str) -> None:
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark = SparkSession.builder.remote("local[4]").getOrCreate()
     points = [(a / 5 - 0.9, b / 5 - 0.9) for a in range(10) for b in range(10)]
     path = f"{folder}/source"
     rows = [(a, b, 2 * a - b + 0.5) for a, b in points]
@@ -45,9 +45,9 @@ def main(folder: str) -> None:
         optimizer=lambda params: torch.optim.SGD(params, lr=0.3),
         inputCols={"input": ["a", "b"]},
         labelCol="y",
-        batchSize=10,
+        batchSize=5,
         epochs=8,
-        numTrainWorkers=2,
+        numTrainWorkers=4,
         validationFraction=0.2,
         store=store.url,
         verbose=0,
@@ -56,6 +56,7 @@ def main(folder: str) -> None:
     found = {}
     model = estimator.fit(df)
     found["history"] = model.history
+    found["workers"] = len({worker["facts"]["pid"] for worker in model.summary.workers})
     found["datasets"] = len(store.list("datasets"))
     estimator.fit(df)
     found["datasets after the second fit"] = len(store.list("datasets"))

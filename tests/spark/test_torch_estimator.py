@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 
@@ -146,6 +147,22 @@ def test_two_fits_back_to_back_are_strangers(line, linear, store):
     other = estimator.copy({estimator.model: torch.nn.Linear(2, 1)}).setEpochs(1).fit(line)
     assert other.history[0]["loss"] != first.history[0]["loss"]
     assert first.summary.run_id != again.summary.run_id
+
+
+def test_fits_from_two_threads_take_turns(line, linear, store):
+    """Case 125: slots for one; the second waits, both are right, and nothing is mixed up."""
+    models = {}
+
+    def fit(epochs):
+        models[epochs] = TorchEstimator(**linear, store=store.url).setEpochs(epochs).fit(line)
+
+    threads = [threading.Thread(target=fit, args=(epochs,)) for epochs in (2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [len(models[epochs].history) for epochs in (2, 3)] == [2, 3]
+    assert models[3].history[1]["loss"] == models[2].history[1]["loss"]
 
 
 def test_rows_of_weight_zero_have_no_effect(line, linear, store):
