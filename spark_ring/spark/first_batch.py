@@ -100,8 +100,9 @@ def _blame(probe: Probe, payload: dict[str, Any], dataset: Dataset, batch: Batch
         found = dataset.manifest.statistics[spec.name]
         name = ", ".join(repr(column.name) for column in spec.columns)
         raise ColumnError(
-            f"column {name} holds integers from {found['min']} to {found['max']}, and some are out of range: "
-            f"{error} Class and index numbers count from 0 to one less than the model's size",
+            f"column {name} holds integers from {found['min']} to {found['max']}, and some are out of range; "
+            "class and index numbers count from 0 to one less than the model's size. With such rows "
+            f"{error}",
             column=spec.columns[0].name,
         ) from error
 

@@ -197,7 +197,7 @@ def test_classes_and_categories_arrive_as_integers(spark, linear, store):
     }
     model = TorchEstimator(**args, store=store.url).setEpochs(30).fit(df)
     assert model.history[-1]["loss"] < 0.3 < model.history[0]["loss"]
-    with pytest.raises(ColumnError, match=r"column 'label' holds integers from 0 to 5, and some are out of"):
+    with pytest.raises(ColumnError, match=r"column 'label' holds integers from 0 to 4, and some are out of"):
         TorchEstimator(**args, store=store.url).fit(df.withColumn("label", F.col("label") + F.col("kind")))
     with pytest.raises(ColumnError, match=r"column 'kind' holds integers from 0 to 6"):
         TorchEstimator(**args, store=store.url).fit(df.withColumn("kind", F.col("kind") * 2))
