@@ -56,6 +56,6 @@ def check_interpreter(spark: SparkSession) -> None:
 
 def _advice() -> str:
     return (
-        f"The driver runs {sys.executable}: start it with PYSPARK_PYTHON={sys.executable}, or set "
-        "spark.pyspark.python before the session is made"
+        f"The driver runs {sys.executable}: set the environment variable PYSPARK_PYTHON={sys.executable} "
+        "before the session is made"
     )
