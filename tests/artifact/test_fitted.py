@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from spark_ring.artifact.folder import Folder
 from spark_ring.data.schema import Contract, SourceColumn, TensorSpec
 from spark_ring.errors import ColumnError, DataError, StoreError, UntrustedArtifactError
 
-ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = Contract((TensorSpec("x0", (SourceColumn("features", "vector", 3),), "float32", (3,)),))
 ROWS = np.random.default_rng(0).normal(size=(5, 3))
 
@@ -205,9 +203,6 @@ def test_a_model_survives_pickling_without_its_live_module():
 
 
 def run(*args):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, *args], capture_output=True, text=True, timeout=100, check=False, env=environment
-    )
+    done = subprocess.run([sys.executable, *args], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -25,7 +25,6 @@ from spark_ring.spark.persistence import EstimatorPersistence, _as_spark_reads
 from spark_ring.spark.training_params import HasObjects
 
 pytestmark = pytest.mark.spark
-ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = Contract((TensorSpec("x0", (SourceColumn("features", "vector", 3),), "float32", (3,)),))
 
 
@@ -148,11 +147,7 @@ def test_a_pipeline_loads_in_a_new_process_with_equal_predictions(df, tmp_path):
         text=True,
         timeout=110,
         check=False,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "SPARK_RING_TRUSTED_ARTIFACTS": "1",
-        },
+        env={**os.environ, "SPARK_RING_TRUSTED_ARTIFACTS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -120,7 +120,11 @@ def test_a_logged_classifier_gives_a_struct_and_a_null_for_a_null(spark, mlflow_
 def test_a_whole_pipeline_goes_through_mlflows_own_spark_flavor(spark, mlflow_store, tmp_path, model):
     """Case 161."""
     pipeline = PipelineModel([VectorAssembler(inputCols=["a", "b", "c"], outputCol="features"), model])
-    mlflow.spark.save_model(pipeline, str(tmp_path / "saved"), dfs_tmpdir=str(tmp_path / "tmp"))
+    options = {
+        "dfs_tmpdir": str(tmp_path / "tmp"),
+        "pip_requirements": [],
+    }  # else MLflow looks for them for long
+    mlflow.spark.save_model(pipeline, str(tmp_path / "saved"), **options)
     with pytest.raises(UntrustedArtifactError):
         mlflow.spark.load_model(str(tmp_path / "saved"), dfs_tmpdir=str(tmp_path / "tmp"))
     with trusted_artifacts():
