@@ -40,13 +40,13 @@ class Buffer:
     """A view of somebody's contiguous memory, kept alive while this object or an operation on it lives."""
 
     @staticmethod
-    def from_array(array: Any, writable: bool) -> "Buffer":
-        """From the buffer protocol (NumPy). Refuses non-contiguous, read-only-when-writable, unknown dtypes."""
+    def from_array(array: Any, writable: bool) -> Buffer:
+        """From the buffer protocol. Refuses non-contiguous or (if writable) read-only memory, others."""
     @staticmethod
-    def from_dlpack(tensor: Any, writable: bool) -> "Buffer":
+    def from_dlpack(tensor: Any, writable: bool) -> Buffer:
         """From an object with ``__dlpack__`` on a CPU device (this is how bfloat16 arrives)."""
     @staticmethod
-    def from_pointer(address: int, shape: list[int], dtype: str, owner: Any) -> "Buffer":
+    def from_pointer(address: int, shape: list[int], dtype: str, owner: Any) -> Buffer:
         """From a raw address. The caller vouches for it; ``owner`` is kept alive."""
     @property
     def dtype(self) -> str: ...  # "float32", "bfloat16", …
@@ -66,7 +66,7 @@ class Handle:
         A timeout raises CollectiveTimeoutError and leaves the operation pending.
         """
     def result_shapes(self) -> list[list[int]]:
-        """After ``wait`` of allgather with unequal first dimensions: the first dimension of each rank's input."""
+        """After ``wait`` of an allgather: the first dimension of each rank's input."""
     def take_result(self) -> Any:
         """After ``wait`` of an allgather: its output bytes as a writable buffer-protocol object, once."""
     def add_done_callback(self, callback: Any) -> None:
@@ -99,9 +99,15 @@ class Communicator:
     @property
     def transport(self) -> str: ...  # "self" | "shm" | "tcp" | "shm+tcp"
     def allreduce(
-        self, inputs: list[Buffer], outputs: list[Buffer], op: str, name: str, prescale: float, postscale: float
+        self,
+        inputs: list[Buffer],
+        outputs: list[Buffer],
+        op: str,
+        name: str,
+        prescale: float,
+        postscale: float,
     ) -> Handle:
-        """Submit an allreduce of one tensor or of a group. Outputs may be the inputs. op: sum|average|min|max|product."""
+        """Reduce one tensor or a group, also in place. op: sum|average|min|max|product."""
     def broadcast(self, buffer: Buffer, root: int, name: str) -> Handle: ...
     def allgather(self, input: Buffer, name: str) -> Handle:
         """First dimensions may differ between ranks; the other dimensions and the dtype may not."""
@@ -109,7 +115,14 @@ class Communicator:
         """Split along dimension 0: the first ``d0 % size`` ranks get one row more."""
     def barrier(self, name: str) -> Handle: ...
     def allreduce_now(
-        self, input: Buffer, output: Buffer, op: str, name: str, prescale: float, postscale: float, timeout: float
+        self,
+        input: Buffer,
+        output: Buffer,
+        op: str,
+        name: str,
+        prescale: float,
+        postscale: float,
+        timeout: float,
     ) -> None:
         """Allreduce in the calling thread where nothing is pending: no handle, no wake-up. The fast road."""
     def statistics(self) -> dict[str, Any]:
