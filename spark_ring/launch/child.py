@@ -10,10 +10,13 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO
+
+from spark_ring.launch import lifeline as lifeline_module
 
 __all__ = ["Child", "end_all", "exit_text"]
 
@@ -39,6 +42,7 @@ class Child:
         *,
         private_input: bool = False,
         results: bool = False,
+        lifeline: bool = False,
     ) -> None:
         """Start ``command``.
 
@@ -48,28 +52,37 @@ class Child:
             env: the child's whole environment.
             private_input: give it a pipe as stdin (the payload's way), else an empty one.
             results: make a pipe for its answer; its descriptor replaces ``{results}`` in ``command``.
+            lifeline: let the kernel end it when this process is gone (:mod:`.lifeline`); for programs that
+                do not see to it themselves.
         """
         self.rank = rank
-        self.results = -1
+        self.results = self._lifeline = -1
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        theirs = -1
+        given: list[int] = []
+        command = list(command)
         if results:
             self.results, theirs = os.pipe()
+            given.append(theirs)
+            command = [part.replace("{results}", str(theirs)) for part in command]
+        if lifeline:
+            theirs, self._lifeline = os.pipe()
+            given.append(theirs)
+            command = [sys.executable, "-I", "-S", lifeline_module.__file__, str(theirs), *command]
         try:
             self._process = subprocess.Popen(
-                [part.replace("{results}", str(theirs)) for part in command],
+                command,
                 stdin=subprocess.PIPE if private_input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(env),
-                pass_fds=(theirs,) if results else (),
+                pass_fds=given,
                 start_new_session=True,
             )
         except BaseException:
-            self._close_results()
+            self._close_own()
             raise
         finally:
-            if theirs >= 0:
+            for theirs in given:
                 os.close(theirs)
         self.pid = self._process.pid
 
@@ -110,12 +123,13 @@ class Child:
             if stream is not None:
                 with contextlib.suppress(OSError):  # a pipe that broke with data in its buffer
                     stream.close()
-        self._close_results()
+        self._close_own()
 
-    def _close_results(self) -> None:
-        if self.results >= 0:
-            os.close(self.results)
-            self.results = -1
+    def _close_own(self) -> None:
+        for descriptor in (self.results, self._lifeline):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.results = self._lifeline = -1
 
 
 def end_all(children: Iterable[Child], patience: float = 1.0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
@@ -34,13 +35,16 @@ def run(np: int, env: tuple[str, ...], timeout: float | None, command: tuple[str
     """
     from spark_ring.launch.script import run_script
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     try:
         failure = run_script(command, np, env=_variables(env), timeout=timeout)
     except SparkRingError as error:
         raise click.ClickException(str(error)) from error
-    except KeyboardInterrupt:
-        click.echo("spark-ring: interrupted; all ranks were ended", err=True)
-        sys.exit(130)
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        click.echo(f"spark-ring: ended by {signal.Signals(number).name}; all ranks were ended", err=True)
+        sys.exit(128 + number)
     if failure is not None:
         click.echo(
             f"spark-ring: rank {failure.rank} of {np} {failure.message}; the other ranks were ended", err=True
@@ -57,6 +61,11 @@ def check() -> None:
     for line in lines:
         click.echo(line)
     sys.exit(0 if well else 1)
+
+
+def _end(number: int, frame: object) -> None:
+    """Treat a request to end like Ctrl-C: the ranks are ended first."""
+    raise KeyboardInterrupt(number)
 
 
 def _variables(assignments: tuple[str, ...]) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ and arguments are their own, and only the same user can read their environment.
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,8 @@ def run_script(
         raise ConfigError(f"-np is {np}; it must be at least 1")
     base = worker_environment(env or {})
     base.setdefault("PYTHONUNBUFFERED", "1")  # what ranks print should appear when they print it
+    if shutil.which(command[0], path=base.get("PATH")) is None:
+        raise LaunchError(f"{command[0]!r} could not be started: it is no program that can be run from here")
     limits = settings(env=base)
     secret = secrets.token_bytes(32)
     children: list[Child] = []
@@ -53,7 +56,7 @@ def run_script(
         try:
             for rank in range(np):
                 own = _Place(rank, np, server.address, secret.hex()).variables()
-                children.append(Child(rank, command, {**base, **own}))
+                children.append(Child(rank, command, {**base, **own}, lifeline=True))
         except OSError as error:
             end_all(children)
             for child in children:

@@ -7,8 +7,6 @@ it ends, the launcher is gone, and so is this process. The answer leaves through
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -20,6 +18,7 @@ from spark_ring import world
 from spark_ring.config import Settings
 from spark_ring.errors import CommunicatorError
 from spark_ring.launch.answers import failure_frame, is_consequence, value_frame
+from spark_ring.launch.lifeline import hold
 
 __all__ = ["main"]
 
@@ -77,7 +76,8 @@ def _take_orders() -> tuple[dict[str, Any], bytes]:
     os.close(empty)
     head = json.loads(pipe.readline())
     payload = pipe.read(head["payload_bytes"])
-    _let_the_kernel_watch(pipe)
+    # The kernel does what the thread does: no thread runs while native code holds the interpreter.
+    hold(pipe.fileno())
     threading.Thread(target=_watch, args=(pipe,), name="spark_ring-parent-watch", daemon=True).start()
     return head, payload
 
@@ -85,19 +85,6 @@ def _take_orders() -> tuple[dict[str, Any], bytes]:
 def _watch(pipe: BinaryIO) -> None:
     pipe.read(1)  # returns only at the end of the pipe
     os.killpg(0, signal.SIGKILL)  # this process and what it started
-
-
-def _let_the_kernel_watch(pipe: BinaryIO) -> None:
-    """Ask the kernel to do what :func:`_watch` does: no thread runs while native code holds the interpreter.
-
-    The end of the pipe is an input event; its signal goes to the process group and cannot be caught.
-    """
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 if __name__ == "__main__":

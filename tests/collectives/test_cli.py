@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -102,3 +104,26 @@ def test_check_tries_every_transport() -> None:
     lines = {line[:14].strip(): line[14:].strip() for line in process.stdout.splitlines()}
     assert lines["2 ranks, shm"] == lines["2 ranks, tcp"] == "works"
     assert {"spark_ring", "python", "torch", "pyspark", "java", "address", "host id"} <= set(lines)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_ranks_end_with_the_command(how: signal.Signals, tmp_path: Path) -> None:
+    """Whatever ends the launcher, no rank and nothing that a rank started goes on."""
+    script = tmp_path / "stall.py"
+    script.write_text(
+        "import os, subprocess, sys, threading\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "print(os.getpid(), child.pid, flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    command = [sys.executable, "-m", "spark_ring.launch.cli", "run", "-np", "2", sys.executable, str(script)]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert launcher.stdout is not None
+    with launcher.stdout:
+        pids = [int(pid) for _ in range(2) for pid in launcher.stdout.readline().split()[1:]]
+        ranks = [psutil.Process(pid) for pid in pids]
+        launcher.send_signal(how)
+        status = launcher.wait(timeout=20)
+    assert status == (-how if how == signal.SIGKILL else 128 + how)
+    _, alive = psutil.wait_procs(ranks, timeout=20)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
