@@ -70,7 +70,10 @@ class Handle:
     def take_result(self) -> Any:
         """After ``wait`` of an allgather: its output bytes as a writable buffer-protocol object, once."""
     def add_done_callback(self, callback: Any) -> None:
-        """Call ``callback()`` (with the GIL) once finished, from the progress thread or at once."""
+        """Call ``callback()`` (with the GIL) once finished, from the thread that drives the ring or at once.
+
+        Inside it nothing of the ring may be waited for or closed; that is refused with ConfigError.
+        """
 
 class Communicator:
     """One group of ranks. Thread-safe. Collectives are matched across ranks by name, else by order."""

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <thread>
+
 #include "bind/errors.h"
 #include "bind/register.h"
 #include "collective/schedule.h"
@@ -81,6 +83,11 @@ PyCommunicator::PyCommunicator(PyListener& listener, int rank, const std::vector
 PyCommunicator::~PyCommunicator() {
   if (generation_ != ring::fork_generation()) {
     (void)engine_.release();  // its threads and locks stayed in the parent; nothing here may touch them
+    return;
+  }
+  if (ring::Operation::in_callback()) {
+    // This thread drives the engine, so it cannot wait for the engine's end: another one does.
+    std::thread([engine = engine_.release()] { delete engine; }).detach();
     return;
   }
   const py::gil_scoped_release release;
@@ -197,6 +204,10 @@ void PyCommunicator::abort(const std::string& reason) {
 
 void PyCommunicator::close() {
   if (generation_ != ring::fork_generation()) return;
+  if (ring::Operation::in_callback()) {
+    raise(Code::config,
+          "a communicator cannot be closed inside a done-callback, which runs on its own thread");
+  }
   {
     const py::gil_scoped_release release;
     engine_->close();

@@ -31,6 +31,11 @@ PyHandle::~PyHandle() {
 }
 
 void PyHandle::wait(double timeout) const {
+  if (ring::Operation::in_callback() && !operation_->done()) {
+    raise(Code::config, operation_->descriptor.title() +
+                            ": cannot be waited for inside a done-callback, which runs on the thread that "
+                            "drives the ring");
+  }
   const ring::Deadline deadline = ring::Deadline::after(timeout < 0 ? 1e9 : timeout);
   for (;;) {
     bool done;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 
 namespace ring {
 namespace {
@@ -80,22 +81,26 @@ Result<OperationPtr> Engine::accept(Request request, bool wake) {
 }
 
 Result<OperationPtr> Engine::submit(Request request) {
-  Result<OperationPtr> operation = accept(std::move(request), true);
-  if (operation.ok()) ensure_thread();
-  return operation;
+  ensure_thread();  // first: once an operation is pending its memory is in use
+  return accept(std::move(request), true);
 }
 
 Status Engine::run_now(Request request, const Lookout::Interrupt& interrupt) {
+  if (Operation::in_callback()) {
+    return Status(Code::config,
+                  "a collective cannot be waited for inside a done-callback, which runs on the thread that "
+                  "drives the ring; start it asynchronously instead");
+  }
   Result<OperationPtr> accepted = accept(std::move(request), false);
   if (!accepted.ok()) return accepted.status();
   const OperationPtr operation = *accepted;
   bool raised = false;
   const Lookout::Interrupt ask = [&] { return raised = raised || interrupt(); };
-  if (progress_.try_lock()) {
+  if (std::unique_lock<std::mutex> lock(progress_, std::try_to_lock); lock.owns_lock()) {
     lookout_.set_interrupt(&ask);
     drive(operation.get());
     lookout_.set_interrupt(nullptr);
-    progress_.unlock();
+    lock.unlock();
     if (!queue_.empty()) {  // somebody else's operations: the thread takes over
       ensure_thread();
       queue_.wake();
@@ -133,7 +138,16 @@ void Engine::drive(const Operation* until) {
     queue_.snapshot(&pending);
     if (pending.empty()) return;
     OperationPtr blamed = pending[0];
-    Status status = failure_.ok() ? round(pending, &blamed) : failure_;
+    Status status = failure_;
+    if (status.ok()) {
+      try {
+        status = round(pending, &blamed);
+      } catch (const std::exception& error) {  // out of memory, most likely; this thread must not die of it
+        status = Status(Code::aborted,
+                        "rank " + std::to_string(topology_.rank) + " could not go on: " + error.what(),
+                        topology_.rank);
+      }
+    }
     if (!status.ok()) fail(std::move(status), blamed);
   }
 }
@@ -200,7 +214,8 @@ void Engine::fail(Status status, const OperationPtr& blamed) {
     if (status.code() == Code::timeout) status = explain_timeout(status, *blamed);
     if (status.operation().empty()) status = status.with(status.message(), blamed->descriptor.title());
     // What is this rank's own doing is an abort to everybody else, and to this rank's other operations.
-    const bool own = status.code() == Code::interrupted || status.code() == Code::closed;
+    const bool own = status.code() == Code::interrupted || status.code() == Code::closed ||
+                     (status.code() == Code::aborted && status.rank() == topology_.rank);
     if (own) status = Status(Code::aborted, status.message(), topology_.rank, status.operation());
     failure_ = status;
     if (own || fabric_->control().failure().ok()) fabric_->control().send_abort(status);

@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <cstring>
+#include <new>
 
 #include "collective/schedule.h"
 
@@ -79,11 +80,22 @@ Status Executor::run_allgather(Operation& operation) {
   for (size_t r = 0; r < all.size(); ++r) {
     Reader reader(all[r]);
     result.rows.push_back(reader.get<int64_t>());
-    sizes.push_back(static_cast<size_t>(reader.get<int64_t>()));
-    if (!reader.at_end()) return Status(Code::peer_lost, "a rank is out of step", static_cast<int>(r));
-    result.bytes += sizes.back();
+    const int64_t size = reader.get<int64_t>();
+    if (!reader.at_end() || size < 0 || result.rows.back() < 0)
+      return Status(Code::peer_lost, "a rank is out of step", static_cast<int>(r));
+    sizes.push_back(static_cast<size_t>(size));
+    if (__builtin_add_overflow(result.bytes, sizes.back(), &result.bytes)) {
+      return Status(Code::peer_lost, "a rank gave an impossible size", static_cast<int>(r));
+    }
   }
-  result.data.reset(new std::byte[result.bytes > 0 ? result.bytes : 1]);
+  result.data.reset(new (std::nothrow) std::byte[result.bytes > 0 ? result.bytes : 1]);
+  if (result.data == nullptr) {
+    const int self = fabric_.topology().rank;
+    return Status(Code::aborted,
+                  "rank " + std::to_string(self) + " has no memory for the " + std::to_string(result.bytes) +
+                      " bytes that an allgather gives",
+                  self);
+  }
   if (result.bytes == 0) return {};
   return fabric_.group().allgather(tensor.in, sizes, result.data.get(), operation.deadline);
 }

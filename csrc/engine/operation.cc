@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace ring {
+namespace {
+
+thread_local int callbacks_running = 0;  // on this thread
+
+}  // namespace
+
+bool Operation::in_callback() { return callbacks_running > 0; }
 
 bool Operation::done() const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -30,7 +37,9 @@ void Operation::then(std::function<void()> callback) {
       return;
     }
   }
+  ++callbacks_running;  // what a callback may do must not depend on who was faster
   callback();
+  --callbacks_running;
 }
 
 void Operation::finish(Status status) {
@@ -43,7 +52,10 @@ void Operation::finish(Status status) {
     callbacks.swap(callbacks_);
     ended_.notify_all();
   }
+  ++callbacks_running;
   for (auto& callback : callbacks) callback();
+  callbacks.clear();  // what they hold may be the last of a communicator: still inside
+  --callbacks_running;
 }
 
 }  // namespace ring

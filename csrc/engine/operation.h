@@ -65,6 +65,9 @@ class Operation {
   // Runs `callback` once the operation has ended: at once if it already has.
   void then(std::function<void()> callback);
   void finish(Status status);
+  // True while this thread runs a callback. It may be the thread that drives the engine, so it must not wait
+  // for another operation, nor close a communicator.
+  static bool in_callback();
 
  private:
   mutable std::mutex mutex_;

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <optional>
 
@@ -15,6 +16,10 @@ namespace {
 constexpr size_t kMaxGuests = 512;  // handshakes at once; beyond it the oldest is dropped
 constexpr int64_t kFirstPauseUs = 10 * 1000;
 constexpr int64_t kLongestPauseUs = 1000 * 1000;
+// A rank listens before it announces itself and until it is connected to all. So a port that refuses has no
+// rank behind it any more. Some patience, since a refusal may also come from a firewall that is just opening.
+constexpr int64_t kGoneAfterUs = 1500 * 1000;
+constexpr int64_t kProbeEveryUs = 500 * 1000;
 
 // A connection that this rank makes.
 struct Outgoing {
@@ -27,7 +32,16 @@ struct Outgoing {
   int64_t retry_at = 0;
   int64_t pause_us = kFirstPauseUs;
   bool done = false;
+  int64_t refused_since = 0;
   std::string last_problem = "no attempt finished";
+};
+
+// A look whether a rank that is to connect to this one still listens. Nothing is sent.
+struct Probe {
+  int rank = 0;
+  Socket socket;
+  int64_t next_at = 0;
+  int64_t refused_since = 0;
 };
 
 // A connection that somebody made to this rank.
@@ -52,6 +66,12 @@ class Builder {
         outgoing_.push_back(std::move(out));
       }
     }
+    for (size_t q = static_cast<size_t>(rank) + 1; q < peers_.size(); ++q) {
+      Probe probe;
+      probe.rank = static_cast<int>(q);
+      probe.next_at = now_us() + kProbeEveryUs;
+      probes_.push_back(std::move(probe));
+    }
   }
 
   Result<Mesh> run(Watch* watch) {
@@ -63,6 +83,8 @@ class Builder {
       }
       for (auto& out : outgoing_) start(out);
       if (const int lost = wait(deadline); lost >= 0) {
+        // It may have left because of a rank that refuses this one too: then that one is to blame.
+        if (const int gone = find_gone(0); gone >= 0) return is_gone(gone);
         return Status(Code::peer_lost,
                       name(lost) + " disconnected while ranks were still connecting; look at its own error",
                       lost);
@@ -72,6 +94,7 @@ class Builder {
       }
       welcome();
       serve();
+      if (const int gone = find_gone(kGoneAfterUs); gone >= 0) return is_gone(gone);
     }
     return std::move(mesh_);
   }
@@ -98,11 +121,68 @@ class Builder {
     place(rank, purpose) = std::move(socket);
   }
 
+  static bool refused_for(int64_t since, int64_t us) { return since != 0 && now_us() - since >= us; }
+
+  Status is_gone(int rank) const {
+    return Status(Code::peer_lost,
+                  name(rank) +
+                      " is gone: it announced this port and now refuses connections there. Look at its "
+                      "own error; if it runs, the address is not its own (setting address)",
+                  rank);
+  }
+
+  static void note(int error, int64_t* refused_since) {
+    if (error != ECONNREFUSED) {
+      *refused_since = 0;
+    } else if (*refused_since == 0) {
+      *refused_since = now_us();
+    }
+  }
+
+  // A rank whose port has refused for some microseconds, or -1.
+  int find_gone(int64_t us) {
+    for (const auto& out : outgoing_) {
+      if (!out.done && refused_for(out.refused_since, us)) return out.rank;
+    }
+    for (auto& probe : probes_) {
+      if (mesh_.control[static_cast<size_t>(probe.rank)].valid()) continue;
+      look(probe);
+      if (refused_for(probe.refused_since, us)) return probe.rank;
+    }
+    return -1;
+  }
+
+  void look(Probe& probe) {
+    if (probe.socket.valid()) {
+      pollfd one{probe.socket.fd(), POLLOUT, 0};
+      if (::poll(&one, 1, 0) > 0) {
+        note(connect_error(probe.socket), &probe.refused_since);
+        probe.socket.close();
+      } else if (now_us() >= probe.next_at) {
+        probe.socket.close();
+      }
+      return;
+    }
+    if (now_us() < probe.next_at) return;
+    probe.next_at = now_us() + kProbeEveryUs;
+    const PeerAddress& peer = peers_[static_cast<size_t>(probe.rank)];
+    int why = 0;
+    if (Result<Socket> socket = start_connect(peer.address, peer.port, &why); socket.ok()) {
+      probe.socket = std::move(*socket);
+    } else {
+      note(why, &probe.refused_since);
+    }
+  }
+
   void start(Outgoing& out) {
     if (out.done || out.socket.valid() || now_us() < out.retry_at) return;
     const PeerAddress& peer = peers_[static_cast<size_t>(out.rank)];
-    Result<Socket> socket = start_connect(peer.address, peer.port);
-    if (!socket.ok()) return postpone(out, socket.status().message());
+    int why = 0;
+    Result<Socket> socket = start_connect(peer.address, peer.port, &why);
+    if (!socket.ok()) {
+      note(why, &out.refused_since);
+      return postpone(out, socket.status().message());
+    }
     out.socket = std::move(*socket);
     out.connecting = true;
     out.handshake.reset();
@@ -126,7 +206,9 @@ class Builder {
     if (out.connecting) {
       pollfd one{out.socket.fd(), POLLOUT, 0};
       if (::poll(&one, 1, 0) <= 0) return {};
-      if (const int error = connect_error(out.socket); error != 0) {
+      const int error = connect_error(out.socket);
+      note(error, &out.refused_since);
+      if (error != 0) {
         postpone(out, error_text(error));
         return {};
       }
@@ -254,6 +336,7 @@ class Builder {
   Mesh mesh_;
   std::vector<Outgoing> outgoing_;
   std::vector<std::unique_ptr<Guest>> guests_;
+  std::vector<Probe> probes_;
 };
 
 }  // namespace

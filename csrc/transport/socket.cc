@@ -100,7 +100,7 @@ std::string Socket::peer_name() const {
   return std::string(host) + " port " + service;
 }
 
-Result<Socket> start_connect(const std::string& address, int port) {
+Result<Socket> start_connect(const std::string& address, int port, int* why) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
@@ -121,6 +121,7 @@ Result<Socket> start_connect(const std::string& address, int port) {
     if (::connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0 || errno == EINPROGRESS) return socket;
     error = errno;
   }
+  if (why != nullptr) *why = error;
   return Status(Code::rendezvous,
                 "cannot connect to " + address + " port " + std::to_string(port) + ": " + error_text(error));
 }

@@ -56,8 +56,9 @@ class Socket {
 IoResult try_send(int fd, const void* data, size_t size);
 IoResult try_receive(int fd, void* data, size_t size);
 
-// Starts a non-blocking connection to a numeric address or host name.
-Result<Socket> start_connect(const std::string& address, int port);
+// Starts a non-blocking connection to a numeric address or host name. On failure `why` gets the errno, if the
+// kernel gave one: a refusal may be known at once.
+Result<Socket> start_connect(const std::string& address, int port, int* why = nullptr);
 // After the descriptor became writable: 0, or the errno with which connecting failed.
 int connect_error(const Socket& socket);
 

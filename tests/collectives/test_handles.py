@@ -9,7 +9,8 @@ import pytest
 from threads import together
 
 from spark_ring.communicator import Communicator
-from spark_ring.errors import CommunicatorError, DataError
+from spark_ring.config import Settings
+from spark_ring.errors import CommunicatorError, ConfigError, DataError
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["shm", "tcp"])
 
@@ -48,6 +49,53 @@ def test_a_callback_comes_once_the_result_is_there(transport: str) -> None:
         assert handle.wait().tolist() == [2.0] * 10
 
     together(work, 2, transport=transport)
+
+
+@TRANSPORTS
+def test_a_callback_may_start_but_not_wait(transport: str) -> None:
+    """It runs on the thread that drives the ring: waiting there would wait for itself."""
+
+    def work(comm: Communicator) -> None:
+        seen: list[object] = []
+        called = threading.Event()
+
+        def callback() -> None:
+            for refused in (lambda: comm.allreduce(np.ones(3), name="inner"), comm.close):
+                try:
+                    refused()
+                except ConfigError as error:
+                    seen.append(str(error))
+            seen.append(comm.allreduce_async(np.ones(3), name="started inside"))
+            called.set()
+
+        comm.allreduce_async(np.ones(10)).add_done_callback(callback)
+        assert called.wait(20)
+        assert "inside a done-callback" in str(seen[0])
+        assert "inside a done-callback" in str(seen[1])
+        assert seen[2].wait().tolist() == [2.0] * 3  # type: ignore[attr-defined]
+
+    together(work, 2, transport=transport)
+
+
+def test_the_last_reference_may_go_inside_a_callback() -> None:
+    """The communicator's own thread cannot wait for its own end; another one does."""
+
+    def work(comm: Communicator) -> None:
+        called = threading.Event()
+        own = Communicator.connect(0, 1, lambda text: [text], b"secret", Settings())
+        held = [own]
+        handle = own.allreduce_async(np.ones(3))
+        del own
+
+        def callback() -> None:
+            held.clear()
+            called.set()
+
+        handle.add_done_callback(callback)
+        del handle
+        assert called.wait(20)
+
+    together(work, 1)
 
 
 @TRANSPORTS

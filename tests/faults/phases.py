@@ -51,6 +51,29 @@ def _before_connect(dies: bool) -> None:
         world.init()
 
 
+def _after_announcing(dies: bool) -> None:
+    """The victim is announced and then gone, before it has connected to anyone."""
+    if not dies:
+        with timed():
+            world.init()
+        return
+    settings = _settings()
+    secret = bytes.fromhex(settings.secret)
+    machine = _core.host_id()
+    listener = _core.Listener("127.0.0.1")
+    own = peers.Announcement(
+        settings.rank,
+        "127.0.0.1",
+        listener.port,
+        settings.host_id or machine,
+        machine,
+        peers.PROTOCOL,
+        _core.__version__,
+    )
+    exchange_through(settings.rendezvous, secret, settings.rank, settings.size, settings)(own.text())
+    die()
+
+
 def _between_connect_and_handshake(dies: bool) -> None:
     """The victim is announced and connects to everyone, but never says its hello."""
     if not dies:
@@ -161,6 +184,7 @@ def _settings() -> Any:
 
 PHASES = {
     "before connect": _before_connect,
+    "after announcing": _after_announcing,
     "between connect and handshake": _between_connect_and_handshake,
     "before the first collective": _before_the_first_collective,
     "idle": _idle,

@@ -94,6 +94,25 @@ def test_a_rank_that_dies_before_its_hello_ends_the_meeting(transport: str) -> N
         assert blamed == 1 or errors[blamed].rank == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (3, 1), (4, 0), (4, 3)])
+def test_a_rank_that_dies_after_its_announcement_is_named_by_all(size: int, victim: int) -> None:
+    """Case 97: ranks that it was to connect to have no connection to lose; connect_timeout is a minute."""
+    job = LocalJob(
+        phases.run_phase, args=("after announcing", victim), np=size, initialise=False, grace=SECONDS + 2
+    )
+    with job:
+        outcomes = job.wait(60)
+    _check_killed(outcomes[victim])
+    for outcome in outcomes:
+        if outcome.rank == victim:
+            continue
+        assert outcome.failure is not None, f"rank {outcome.rank} was not told"
+        error = outcome.failure.original
+        assert isinstance(error, PeerLostError), outcome.failure.traceback
+        assert error.rank == victim, str(error)
+        assert error.seconds < SECONDS  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_closing_does_not_wait_for_a_dead_rank(size: int, transport: str) -> None:

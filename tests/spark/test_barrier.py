@@ -106,7 +106,9 @@ def test_every_path_gathers_exactly_once(monkeypatch, tmp_path, step):
     monkeypatch.setattr(worker_task, "_train", train)
     job = replace(JOB, store=str(tmp_path), adapter="json:Adapter" if step != "adapter" else JOB.adapter)
     if step == "mark":
-        monkeypatch.setattr(Store, "check_mark", lambda *a: (_ for _ in ()).throw(StoreError("not shared")))
+        monkeypatch.setattr(
+            Store, "check_mark", lambda *a, **k: (_ for _ in ()).throw(StoreError("not shared"))
+        )
     row = ask(context, job=job_to(job), mark="token" if step == "mark" else "")
     assert context.gathered == 1
     status, kind = {
