@@ -124,7 +124,8 @@ def main(workers: int, epochs: int, batch_size: int, output: Path, keep_store: b
     console.print(f"pipeline:    {places.pipeline}")
     spark.stop()
     score_again(console, places)
-    console.print(f"\nLook at the run:  {sys.executable} -m mlflow ui --backend-store-uri {places.tracking}")
+    look = f"{sys.executable} -m mlflow ui --backend-store-uri {places.tracking}"
+    console.print(f"\nLook at the run:  {look}", soft_wrap=True)
     if rivals["TorchEstimator"]["rmse"] >= rivals["LinearRegression"]["rmse"]:
         raise SystemExit("the network did not beat linear regression")
 
