@@ -17,6 +17,7 @@ class Options:
     handshake_timeout: float
     collective_timeout: float
     close_timeout: float
+    group: str  # how errors call a sub-group; empty: the whole world
     def __init__(self) -> None: ...
 
 class Listener:
@@ -59,7 +60,7 @@ class Handle:
     """One asynchronous operation."""
 
     def poll(self) -> bool:
-        """True once finished, well or badly. Never raises."""
+        """True once finished, well or badly; also in a forked child. Never raises."""
     def wait(self, timeout: float = -1.0) -> None:
         """Wait (GIL released, signals honoured), then raise what the operation failed with, if it did.
 

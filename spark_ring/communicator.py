@@ -13,6 +13,9 @@ with the same settings, whatever tensors happen to travel together.
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -23,6 +26,7 @@ from spark_ring import _core, objects, peers
 from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
 from spark_ring.config import Settings
 from spark_ring.errors import DataError
+from spark_ring.groups import Lineage, make_group, split
 from spark_ring.handle import Handle
 from spark_ring.ops import ReduceOp
 
@@ -40,11 +44,20 @@ class Communicator:
         cross_rank: rank among the ranks of this local rank, one on each host that has it.
         cross_size: number of hosts that have this local rank.
         transport: ``"self"``, ``"shm"``, ``"tcp"`` or ``"shm+tcp"``.
+        name: the name of a group; empty for a world.
+        ranks: of a group: its members' ranks in the communicator it was made from, in the group's order.
     """
 
-    def __init__(self, core: _core.Communicator) -> None:
-        """Wrap a native communicator; :meth:`connect` makes one."""
+    def __init__(self, core: _core.Communicator, lineage: Lineage) -> None:
+        """Wrap a native communicator; :meth:`connect`, :meth:`group` and :meth:`split` make one."""
         self._core = core
+        self.lineage = lineage
+        self.name: str = lineage.name
+        self.ranks: tuple[int, ...] = lineage.ranks or tuple(range(core.size))
+        self._groups: weakref.WeakSet[Communicator] = weakref.WeakSet()
+        self._groups_made: Counter[tuple[tuple[int, ...], str]] = Counter()
+        self._lock = threading.Lock()  # guards the two above
+        self._making = threading.Lock()  # held while a group without a name is made
         self.rank: int = core.rank
         self.size: int = core.size
         self.local_rank: int = core.local_rank
@@ -79,7 +92,8 @@ class Communicator:
             RendezvousError: ranks could not find or reach each other.
             AuthenticationError: a peer does not know the secret.
         """
-        return cls(peers.connect(rank, size, exchange, secret, settings, toward=toward))
+        core = peers.connect(rank, size, exchange, secret, settings, toward=toward)
+        return cls(core, Lineage(secret, settings, toward))
 
     @property
     def core(self) -> _core.Communicator:
@@ -327,6 +341,69 @@ class Communicator:
         """Return the values of all ranks, in rank order. Values as in :meth:`broadcast_object`."""
         return objects.allgather_object(self, value, name)
 
+    # Groups.
+
+    def group(self, ranks: Sequence[int], name: str | None = None) -> Communicator | None:
+        """Make a communicator of some of these ranks. Collective: every rank of this one calls it.
+
+        The group has connections, shared memory and progress of its own, so it may be used at the same time
+        as this communicator and as other groups, also from other threads. It is closed by its own
+        :meth:`close`, or together with this communicator.
+
+        Args:
+            ranks: the members, as ranks of this communicator, in the order that they get in the group; the
+                same on every rank. One member is enough; groups may overlap, and a group has groups.
+            name: shown in errors; needed when several threads make groups at once.
+
+        Returns:
+            The group, or ``None`` on a rank that is not a member.
+
+        Raises:
+            DataError: ``ranks`` is empty, or has something twice or that is no rank. The other ranks raise
+                RendezvousError, unless they made the same mistake.
+            MismatchError: ranks ask for different groups; this communicator stays usable.
+            RendezvousError: the members could not reach each other. CommunicatorError as in any collective.
+        """
+        if name:
+            return self._adopt(make_group(self, ranks, name))
+        with self._making:
+            return self._adopt(make_group(self, ranks, name))
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """Divide the ranks into groups: one for each color. Collective: every rank of this one calls it.
+
+        Args:
+            color: ranks that give the same integer form a group, named ``"color …"``; ``None`` joins none.
+            key: ranks of a group are ordered by it, and by their rank here where it is equal. Default: the
+                rank.
+
+        Returns:
+            This rank's group, or ``None`` if it gave no color. Groups as in :meth:`group`.
+
+        Raises:
+            DataError: ``color`` or ``key`` is no integer. Otherwise as :meth:`group`.
+        """
+        with self._making:
+            return self._adopt(split(self, color, key))
+
+    def count_group(self, ranks: tuple[int, ...], name: str) -> int:
+        """Count that a group is being made; return how often the same one was made before."""
+        with self._lock:
+            self._groups_made[ranks, name] += 1
+            return self._groups_made[ranks, name] - 1
+
+    def _adopt(self, made: tuple[_core.Communicator, Lineage] | None) -> Communicator | None:
+        if made is None:
+            return None
+        group = type(self)(*made)
+        with self._lock:
+            self._groups.add(group)
+        return group
+
+    def _open_groups(self) -> list[Communicator]:
+        with self._lock:
+            return list(self._groups)
+
     # Life.
 
     def statistics(self) -> dict[str, Any]:
@@ -334,11 +411,21 @@ class Communicator:
         return self._core.statistics()
 
     def abort(self, reason: str) -> None:
-        """Give up: pending and later operations of every other rank raise AbortedError with this reason."""
+        """Give up: pending and later operations of every other rank raise AbortedError with this reason.
+
+        Groups made from this communicator give up too.
+        """
+        for group in self._open_groups():
+            group.abort(reason)
         self._core.abort(reason)
 
     def close(self) -> None:
-        """Finish what is pending, say goodbye to the peers, free everything. May be called again."""
+        """Finish what is pending, say goodbye to the peers, free everything. May be called again.
+
+        Groups made from this communicator are closed first.
+        """
+        for group in self._open_groups():
+            group.close()
         self._core.close()
 
     def __enter__(self) -> Communicator:
@@ -352,7 +439,8 @@ class Communicator:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Communicator rank {self.rank} of {self.size}, {self.transport}>"
+        named = f" {self.name!r}" if self.name else ""
+        return f"<Communicator{named} rank {self.rank} of {self.size}, {self.transport}>"
 
 
 def _reduction(

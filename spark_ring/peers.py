@@ -60,12 +60,17 @@ def connect(
     rank: int,
     size: int,
     exchange: Callable[[str], list[str]],
-    secret: bytes,
+    secret: bytes | Callable[[], bytes],
     settings: Settings,
     *,
     toward: str = "",
+    group: str = "",
 ) -> _core.Communicator:
-    """Announce, exchange, check, connect. See :meth:`spark_ring.communicator.Communicator.connect`."""
+    """Announce, exchange, check, connect. See :meth:`spark_ring.communicator.Communicator.connect`.
+
+    ``secret`` may be a function that is asked after the exchange. ``group`` is how errors call these ranks
+    when they are not a whole world.
+    """
     if not 0 <= rank < size:
         raise ConfigError(f"rank is {rank} and size is {size}; rank must be from 0 to size - 1")
     if size > 1 and not secret:
@@ -84,9 +89,10 @@ def connect(
         everyone = read_announcements(texts, rank, size)
         found = [_core.Peer(a.address, a.port, a.host_id) for a in everyone]
         # A world of one talks to nobody, so any secret will do.
-        return _core.Communicator(
-            listener, rank, found, secret or secrets.token_bytes(32), options_from(settings)
-        )
+        known = (secret() if callable(secret) else secret) or secrets.token_bytes(32)
+        options = options_from(settings)
+        options.group = group
+        return _core.Communicator(listener, rank, found, known, options)
     except BaseException:
         listener.close()
         raise

@@ -41,6 +41,7 @@ RING = (
     "arrays",
     "communicator",
     "frames",
+    "groups",
     "handle",
     "objects",
     "ops",

@@ -62,7 +62,8 @@ void add_allreduce(Request& request, const PyBuffer& input, const PyBuffer& outp
 }  // namespace
 
 PyCommunicator::PyCommunicator(PyListener& listener, int rank, const std::vector<ring::PeerAddress>& peers,
-                               const py::bytes& secret, const ring::Options& options) {
+                               const py::bytes& secret, const ring::Options& options)
+    : origin_(std::make_shared<Origin>(generation_, options.group)) {
   if (!listener.listener.valid())
     raise(Code::config, "the listener is closed, or was given to another communicator");
   if (options.transport != "auto" && options.transport != "shm" && options.transport != "tcp") {
@@ -76,7 +77,7 @@ PyCommunicator::PyCommunicator(PyListener& listener, int rank, const std::vector
     const py::gil_scoped_release release;
     return ring::Engine::connect(std::move(listener.listener), rank, peers, key, options, python_interrupted);
   }();
-  raise_if(made.status());
+  raise_if(made.status(), origin_->group);
   engine_ = std::move(*made);
 }
 
@@ -96,13 +97,13 @@ PyCommunicator::~PyCommunicator() {
 
 PyHandle PyCommunicator::submit(Request request, std::vector<py::object> owners) {
   refuse_after_fork(generation_);
-  orphans_->sweep();
+  origin_->sweep();
   ring::Result<ring::OperationPtr> operation = [&] {
     const py::gil_scoped_release release;
     return engine_->submit(std::move(request));
   }();
-  raise_if(operation.status());
-  return PyHandle(std::move(*operation), std::move(owners), orphans_);
+  raise_if(operation.status(), origin_->group);
+  return PyHandle(std::move(*operation), std::move(owners), origin_);
 }
 
 PyHandle PyCommunicator::allreduce(const std::vector<PyBuffer*>& inputs,
@@ -178,7 +179,7 @@ void PyCommunicator::allreduce_now(PyBuffer& input, PyBuffer& output, const std:
     const py::gil_scoped_release release;
     status = engine_->run_now(std::move(request), python_interrupted);
   }
-  raise_if(status);
+  raise_if(status, origin_->group);
 }
 
 py::dict PyCommunicator::statistics() const {
@@ -212,7 +213,7 @@ void PyCommunicator::close() {
     const py::gil_scoped_release release;
     engine_->close();
   }
-  orphans_->sweep();
+  origin_->sweep();
 }
 
 void register_communicator(py::module_& module) {

@@ -34,6 +34,6 @@ class PyCommunicator {
   PyHandle submit(ring::Request request, std::vector<pybind11::object> owners);
 
   const int generation_ = ring::fork_generation();
+  const std::shared_ptr<Origin> origin_;
   std::unique_ptr<ring::Engine> engine_;
-  std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
 };

@@ -40,8 +40,10 @@ void raise(ring::Code code, const std::string& message, int rank, const std::str
   throw py::error_already_set();
 }
 
-void raise_if(const ring::Status& status) {
-  if (!status.ok()) raise(status.code(), status.message(), status.rank(), status.operation());
+void raise_if(const ring::Status& status, const std::string& group) {
+  if (status.ok()) return;
+  const std::string where = group.empty() ? "" : " [in " + group + "]";
+  raise(status.code(), status.message() + where, status.rank(), status.operation());
 }
 
 bool python_interrupted() {

@@ -5,8 +5,9 @@
 
 #include "base/status.h"
 
-// Throws the Python exception that fits; returns only if the status is ok. Needs the GIL.
-void raise_if(const ring::Status& status);
+// Throws the Python exception that fits; returns only if the status is ok. Needs the GIL. `group` is how a
+// sub-group is called: its ranks are counted anew, so a message with ranks has to say whose they are.
+void raise_if(const ring::Status& status, const std::string& group = {});
 [[noreturn]] void raise(ring::Code code, const std::string& message, int rank = -1,
                         const std::string& operation = {});
 

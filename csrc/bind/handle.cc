@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/fork.h"
 #include "bind/errors.h"
 #include "bind/register.h"
 
@@ -20,17 +21,27 @@ struct OwnedBytes {
 
 }  // namespace
 
-void Orphans::sweep() {
+void Origin::sweep() {
   auto ended = [](const auto& orphan) { return orphan.first->done(); };
   orphans_.erase(std::remove_if(orphans_.begin(), orphans_.end(), ended), orphans_.end());
 }
 
 PyHandle::~PyHandle() {
-  if (operation_ == nullptr || operation_->done() || owners_.empty()) return;
-  orphans_->adopt(std::move(operation_), std::move(owners_));
+  if (operation_ == nullptr) return;
+  if (origin_->generation != ring::fork_generation()) {
+    new ring::OperationPtr(
+        std::move(operation_));  // its locks may be held by threads of the parent: leave it
+    return;
+  }
+  if (operation_->done() || owners_.empty()) return;
+  origin_->adopt(std::move(operation_), std::move(owners_));
 }
 
+// In a forked child it is finished, badly: wait() says so.
+bool PyHandle::poll() const { return origin_->generation != ring::fork_generation() || operation_->done(); }
+
 void PyHandle::wait(double timeout) const {
+  refuse_after_fork(origin_->generation);
   if (ring::Operation::in_callback() && !operation_->done()) {
     raise(Code::config, operation_->descriptor.title() +
                             ": cannot be waited for inside a done-callback, which runs on the thread that "
@@ -54,10 +65,11 @@ void PyHandle::wait(double timeout) const {
             -1, title);
     }
   }
-  raise_if(operation_->status());
+  raise_if(operation_->status(), origin_->group);
 }
 
 std::vector<std::vector<int64_t>> PyHandle::result_shapes() const {
+  refuse_after_fork(origin_->generation);
   std::vector<std::vector<int64_t>> shapes;
   if (!operation_->done()) raise(Code::config, "the operation has not finished; call wait() first");
   for (const int64_t rows : operation_->gathered.rows) shapes.push_back({rows});
@@ -65,6 +77,7 @@ std::vector<std::vector<int64_t>> PyHandle::result_shapes() const {
 }
 
 py::object PyHandle::take_result() const {
+  refuse_after_fork(origin_->generation);
   if (!operation_->done()) raise(Code::config, "the operation has not finished; call wait() first");
   ring::GatherResult& result = operation_->gathered;
   if (result.data == nullptr)
@@ -73,6 +86,7 @@ py::object PyHandle::take_result() const {
 }
 
 void PyHandle::add_done_callback(const py::object& callback) const {
+  refuse_after_fork(origin_->generation);
   // The last reference may go on the progress thread: let it go with the GIL.
   std::shared_ptr<PyObject> kept(py::object(callback).release().ptr(), [](PyObject* object) {
     const py::gil_scoped_acquire gil;

@@ -4,15 +4,23 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/operation.h"
 
-// Memory of operations whose handles were dropped before they ended. Guarded by the GIL, so that the
-// progress thread never needs it: owners are released by the next call from Python.
-class Orphans {
+// What a handle needs of its communicator, which may be gone before it: in which process it was made, how its
+// group is called, and a place for the memory of operations whose handles were dropped before they ended.
+// That is guarded by the GIL, so that the progress thread never needs it: owners are released by the next
+// call from Python.
+class Origin {
  public:
+  Origin(int generation, std::string group) : generation(generation), group(std::move(group)) {}
+
+  const int generation;
+  const std::string group;
+
   void adopt(ring::OperationPtr operation, std::vector<pybind11::object> owners) {
     orphans_.emplace_back(std::move(operation), std::move(owners));
   }
@@ -24,13 +32,12 @@ class Orphans {
 
 class PyHandle {
  public:
-  PyHandle(ring::OperationPtr operation, std::vector<pybind11::object> owners,
-           std::shared_ptr<Orphans> orphans)
-      : operation_(std::move(operation)), owners_(std::move(owners)), orphans_(std::move(orphans)) {}
+  PyHandle(ring::OperationPtr operation, std::vector<pybind11::object> owners, std::shared_ptr<Origin> origin)
+      : operation_(std::move(operation)), owners_(std::move(owners)), origin_(std::move(origin)) {}
   PyHandle(PyHandle&&) = default;
   ~PyHandle();
 
-  bool poll() const { return operation_->done(); }
+  bool poll() const;
   void wait(double timeout) const;
   std::vector<std::vector<int64_t>> result_shapes() const;
   pybind11::object take_result() const;
@@ -39,5 +46,5 @@ class PyHandle {
  private:
   ring::OperationPtr operation_;
   std::vector<pybind11::object> owners_;
-  std::shared_ptr<Orphans> orphans_;
+  std::shared_ptr<Origin> origin_;
 };

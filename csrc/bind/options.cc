@@ -18,7 +18,8 @@ void register_options(py::module_& module) {
       .def_readwrite("connect_timeout", &ring::Options::connect_timeout)
       .def_readwrite("handshake_timeout", &ring::Options::handshake_timeout)
       .def_readwrite("collective_timeout", &ring::Options::collective_timeout)
-      .def_readwrite("close_timeout", &ring::Options::close_timeout);
+      .def_readwrite("close_timeout", &ring::Options::close_timeout)
+      .def_readwrite("group", &ring::Options::group);
 
   py::class_<ring::PeerAddress>(module, "Peer")
       .def(py::init([](std::string address, int port, std::string host_id) {

@@ -17,7 +17,7 @@ import pytest
 
 import spark_ring
 from spark_ring import world
-from spark_ring.communicator import Communicator
+from spark_ring.communicator import Communicator, Handle
 from spark_ring.config import Settings
 from spark_ring.errors import AbortedError, ClosedError, ConfigError
 from spark_ring.rendezvous import RendezvousServer
@@ -173,9 +173,11 @@ def test_a_normal_exit_right_after_the_last_collective_is_no_error(transport: st
     assert spark_ring.run(_read_late, args=(str(tmp_path), transport), transport=transport) == [2.0, 2.0]
 
 
-def _fork_child(communicator: Communicator, queue: Any) -> None:
+def _fork_child(communicator: Communicator, handle: Handle, queue: Any) -> None:
     answers = []
     for attempt in (
+        handle.wait,
+        lambda: handle.add_done_callback(print),
         lambda: communicator.allreduce(np.ones(2)),
         lambda: communicator.allreduce_async(np.ones(2)),
         lambda: communicator.barrier(),
@@ -196,16 +198,18 @@ def test_a_forked_child_is_refused_and_its_parent_unharmed() -> None:
     world.init()
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
-    child = context.Process(target=_fork_child, args=(world.current(), queue))
+    handle = world.allreduce_async(np.ones(2))
+    child = context.Process(target=_fork_child, args=(world.current(), handle, queue))
     child.start()
     answers = queue.get()
     child.join()
     assert child.exitcode == 0
     child.close()
     queue.close()
-    assert len(answers) == 5
+    assert len(answers) == 7
     assert all("forked after the communicator was made" in answer for answer in answers), answers
     assert world.allreduce(1.0) == 1.0
+    assert handle.wait().tolist() == [1.0, 1.0]
 
 
 def test_a_forked_child_that_exits_normally_ends() -> None:
