@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from spark_ring.ops import Product as Product
     from spark_ring.ops import ReduceOp as ReduceOp
     from spark_ring.ops import Sum as Sum
+    from spark_ring.process_sets import ProcessSet as ProcessSet
+    from spark_ring.process_sets import global_process_set as global_process_set
     from spark_ring.spark import TorchEstimator as TorchEstimator
     from spark_ring.spark import TorchModel as TorchModel
+    from spark_ring.world import add_process_set as add_process_set
     from spark_ring.world import allgather as allgather
     from spark_ring.world import allgather_async as allgather_async
     from spark_ring.world import allgather_object as allgather_object
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from spark_ring.world import rank as rank
     from spark_ring.world import reducescatter as reducescatter
     from spark_ring.world import reducescatter_async as reducescatter_async
+    from spark_ring.world import remove_process_set as remove_process_set
     from spark_ring.world import shutdown as shutdown
     from spark_ring.world import size as size
 
@@ -58,8 +62,10 @@ _HOME = {
     "spark_ring.config": ("Settings", "settings"),
     "spark_ring.launch.local": ("run",),
     "spark_ring.ops": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "spark_ring.process_sets": ("ProcessSet", "global_process_set"),
     "spark_ring.spark": ("TorchEstimator", "TorchModel"),
     "spark_ring.world": (
+        "add_process_set",
         "allgather",
         "allgather_async",
         "allgather_object",
@@ -80,6 +86,7 @@ _HOME = {
         "rank",
         "reducescatter",
         "reducescatter_async",
+        "remove_process_set",
         "shutdown",
         "size",
     ),
@@ -93,6 +100,7 @@ __all__ = [
     "Handle",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "ReduceOp",
     "Settings",
@@ -100,6 +108,7 @@ __all__ = [
     "TorchEstimator",
     "TorchModel",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -112,6 +121,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "errors",
+    "global_process_set",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",
@@ -122,6 +132,7 @@ __all__ = [
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "run",
     "settings",
     "shutdown",

@@ -21,9 +21,12 @@ from spark_ring.communicator import Communicator, Handle
 from spark_ring.config import Settings, settings, variable_name
 from spark_ring.errors import ClosedError, ConfigError
 from spark_ring.ops import ReduceOp
+from spark_ring.process_sets import ProcessSet, ProcessSets, global_process_set
 from spark_ring.rendezvous import exchange_through
 
 __all__ = [
+    "ProcessSet",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -36,6 +39,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current",
+    "global_process_set",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",
@@ -46,6 +50,7 @@ __all__ = [
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "shutdown",
     "size",
     "use",
@@ -53,18 +58,22 @@ __all__ = [
 
 _changing = threading.RLock()  # held while the default communicator is made, lent or closed
 _current: Communicator | None = None
+_sets: ProcessSets | None = None  # of the default communicator
 _lent = 0  # how many use() blocks are open; what they lent is not ours to close
 _launch: Settings | None = None  # what a launcher told this process by other ways than the environment
 _at_exit_registered = False
 
 
-def init(**overrides: Any) -> None:
+def init(*, process_sets: Sequence[ProcessSet | Sequence[int]] | str | None = None, **overrides: Any) -> None:
     """Join the world that the launcher made; a process that nobody launched is a world of one.
 
     Does nothing when already initialised, unless another rank or size is asked for. May be called again
     after :func:`shutdown`, also with another world size.
 
     Args:
+        process_sets: sets of ranks to add at once, the same on every rank; see :func:`add_process_set`.
+            ``"dynamic"``, which Horovod asks for where sets are added later, changes nothing: that is always
+            possible.
         overrides: settings that win over the launcher's and the environment's, for example
             ``init(rank=0, size=2, rendezvous="10.0.0.5:4000", secret="…")`` or ``init(transport="tcp")``.
 
@@ -73,14 +82,28 @@ def init(**overrides: Any) -> None:
             the world is already another one.
         RendezvousError: ranks could not find or reach each other.
     """
-    global _current, _at_exit_registered
+    global _current, _sets, _at_exit_registered
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ConfigError(f'init: process_sets is {process_sets!r}; it must be sets of ranks, or "dynamic"')
+    wanted = [] if process_sets is None or isinstance(process_sets, str) else process_sets
     with _changing:
         if _current is not None:
             _refuse_other_world(_current, overrides)
+            _refuse_other_sets(wanted)
             return
         chosen = _settings_for(overrides)
         logging.getLogger("spark_ring").setLevel(chosen.log_level)
-        _current = _join(chosen)
+        world = _join(chosen)
+        sets = ProcessSets(world)
+        try:
+            for one in wanted:
+                sets.add(one)
+        except BaseException:
+            sets.close()
+            world.close()
+            raise
+        _current, _sets = world, sets
+        sets.bind_global()
         if not _at_exit_registered:
             atexit.register(_say_goodbye)
             _at_exit_registered = True
@@ -91,11 +114,14 @@ def shutdown() -> None:
 
     Inside a Spark fit, where the worker lent its communicator, this does nothing.
     """
-    global _current
+    global _current, _sets
     with _changing:
         if _lent or _current is None:
             return
         leaving, _current = _current, None
+        sets, _sets = _sets, None
+        if sets is not None:
+            sets.close()
         leaving.close()
 
 
@@ -118,17 +144,51 @@ def current() -> Communicator:
 
 @contextmanager
 def use(communicator: Communicator) -> Iterator[Communicator]:
-    """Make ``communicator`` the default one for the length of a block; ``shutdown()`` leaves it alone."""
-    global _current, _lent
+    """Make ``communicator`` the default one for the length of a block; ``shutdown()`` leaves it alone.
+
+    Process sets that are added within the block are removed at its end.
+    """
+    global _current, _sets, _lent
     with _changing:
-        before, _current = _current, communicator
+        before = _current, _sets
+        _current, _sets = communicator, ProcessSets(communicator)
+        _sets.bind_global()
         _lent += 1
     try:
         yield communicator
     finally:
         with _changing:
-            _current = before
+            _sets.close()
+            _current, _sets = before
+            if _sets is not None:
+                _sets.bind_global()
             _lent -= 1
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Add a set of ranks to the world. Collective: every rank of the world calls it, members or not.
+
+    Args:
+        process_set: a :class:`ProcessSet`, or its ranks; the same on every rank.
+
+    Returns:
+        The set, for the argument ``process_set`` of the other verbs.
+
+    Raises:
+        ConfigError: a set of these ranks is in the world already.
+        DataError: something is no rank of the world. MismatchError: ranks add different sets.
+    """
+    return _process_sets().add(process_set)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Remove a set from the world; every rank of the world calls it. The set may be added again.
+
+    Returns:
+        True, or False if there was nothing to remove: the global set stays, and so does the world when the
+        set is not in it.
+    """
+    return _process_sets().remove(process_set)
 
 
 def launched_with(given: Settings) -> None:
@@ -176,9 +236,10 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     timeout: float | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Array:
     """Reduce over all ranks; see :meth:`Communicator.allreduce`."""
-    return current().allreduce(
+    return _of(process_set, "allreduce").allreduce(
         array, op, out=out, name=name, prescale=prescale, postscale=postscale, timeout=timeout
     )
 
@@ -191,9 +252,12 @@ def allreduce_async(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    process_set: ProcessSet | None = None,
 ) -> Handle:
     """Start an allreduce; see :meth:`Communicator.allreduce_async`."""
-    return current().allreduce_async(array, op, out=out, name=name, prescale=prescale, postscale=postscale)
+    return _of(process_set, "allreduce").allreduce_async(
+        array, op, out=out, name=name, prescale=prescale, postscale=postscale
+    )
 
 
 def grouped_allreduce(
@@ -205,9 +269,10 @@ def grouped_allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     timeout: float | None = None,
+    process_set: ProcessSet | None = None,
 ) -> list[Array]:
     """Reduce several arrays as one operation; see :meth:`Communicator.grouped_allreduce`."""
-    return current().grouped_allreduce(
+    return _of(process_set, "grouped_allreduce").grouped_allreduce(
         arrays, op, out=out, name=name, prescale=prescale, postscale=postscale, timeout=timeout
     )
 
@@ -220,58 +285,113 @@ def grouped_allreduce_async(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    process_set: ProcessSet | None = None,
 ) -> Handle:
     """Start a grouped allreduce; see :meth:`Communicator.grouped_allreduce_async`."""
-    return current().grouped_allreduce_async(
+    return _of(process_set, "grouped_allreduce").grouped_allreduce_async(
         arrays, op, out=out, name=name, prescale=prescale, postscale=postscale
     )
 
 
 def reducescatter(
-    array: Any, op: ReduceOp | str = ReduceOp.Sum, *, name: str | None = None, timeout: float | None = None
+    array: Any,
+    op: ReduceOp | str = ReduceOp.Sum,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
 ) -> Array:
     """Reduce and keep this rank's rows; see :meth:`Communicator.reducescatter`."""
-    return current().reducescatter(array, op, name=name, timeout=timeout)
+    return _of(process_set, "reducescatter").reducescatter(array, op, name=name, timeout=timeout)
 
 
-def reducescatter_async(array: Any, op: ReduceOp | str = ReduceOp.Sum, *, name: str | None = None) -> Handle:
+def reducescatter_async(
+    array: Any,
+    op: ReduceOp | str = ReduceOp.Sum,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Handle:
     """Start a reducescatter; see :meth:`Communicator.reducescatter_async`."""
-    return current().reducescatter_async(array, op, name=name)
+    return _of(process_set, "reducescatter").reducescatter_async(array, op, name=name)
 
 
-def broadcast(array: Any, root: int = 0, *, name: str | None = None, timeout: float | None = None) -> Array:
+def broadcast(
+    array: Any,
+    root: int = 0,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> Array:
     """Overwrite ``array`` with the root's values; see :meth:`Communicator.broadcast`."""
-    return current().broadcast(array, root, name=name, timeout=timeout)
+    return _of(process_set, "broadcast").broadcast(
+        array, _root_in(process_set, root, "broadcast"), name=name, timeout=timeout
+    )
 
 
-def broadcast_async(array: Any, root: int = 0, *, name: str | None = None) -> Handle:
+def broadcast_async(
+    array: Any, root: int = 0, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> Handle:
     """Start a broadcast; see :meth:`Communicator.broadcast_async`."""
-    return current().broadcast_async(array, root, name=name)
+    return _of(process_set, "broadcast").broadcast_async(
+        array, _root_in(process_set, root, "broadcast"), name=name
+    )
 
 
-def allgather(array: Any, *, name: str | None = None, timeout: float | None = None) -> Array:
+def allgather(
+    array: Any,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> Array:
     """Concatenate the arrays of all ranks; see :meth:`Communicator.allgather`."""
-    return current().allgather(array, name=name, timeout=timeout)
+    return _of(process_set, "allgather").allgather(array, name=name, timeout=timeout)
 
 
-def allgather_async(array: Any, *, name: str | None = None) -> Handle:
+def allgather_async(array: Any, *, name: str | None = None, process_set: ProcessSet | None = None) -> Handle:
     """Start an allgather; see :meth:`Communicator.allgather_async`."""
-    return current().allgather_async(array, name=name)
+    return _of(process_set, "allgather").allgather_async(array, name=name)
 
 
-def barrier(*, name: str | None = None, timeout: float | None = None) -> None:
+def barrier(
+    *, name: str | None = None, timeout: float | None = None, process_set: ProcessSet | None = None
+) -> None:
     """Wait until every rank has come here."""
-    current().barrier(name=name, timeout=timeout)
+    _of(process_set, "barrier").barrier(name=name, timeout=timeout)
 
 
-def broadcast_object(value: Any, root: int = 0, *, name: str | None = None) -> Any:
+def broadcast_object(
+    value: Any, root: int = 0, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> Any:
     """Return the root's JSON value or bytes on every rank; see :meth:`Communicator.broadcast_object`."""
-    return current().broadcast_object(value, root, name=name)
+    return _of(process_set, "broadcast_object").broadcast_object(
+        value, _root_in(process_set, root, "broadcast_object"), name=name
+    )
 
 
-def allgather_object(value: Any, *, name: str | None = None) -> list[Any]:
+def allgather_object(
+    value: Any, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> list[Any]:
     """Return the JSON values or bytes of all ranks; see :meth:`Communicator.allgather_object`."""
-    return current().allgather_object(value, name=name)
+    return _of(process_set, "allgather_object").allgather_object(value, name=name)
+
+
+def _process_sets() -> ProcessSets:
+    current()  # says what is missing
+    assert _sets is not None
+    return _sets
+
+
+def _of(process_set: ProcessSet | None, verb: str) -> Communicator:
+    """Return the communicator that a verb works on."""
+    return current() if process_set is None else _process_sets().communicator(process_set, verb)
+
+
+def _root_in(process_set: ProcessSet | None, root: int, verb: str) -> int:
+    """Return a root within a process set, whose members are counted anew."""
+    return root if process_set is None else _process_sets().root(process_set, root, verb)
 
 
 def _settings_for(overrides: dict[str, Any]) -> Settings:
@@ -322,6 +442,15 @@ def _refuse_other_world(present: Communicator, overrides: dict[str, Any]) -> Non
                 f"init({name}={asked}): this process is already rank {present.rank} of {present.size}; "
                 "call shutdown() first"
             )
+
+
+def _refuse_other_sets(wanted: Sequence[ProcessSet | Sequence[int]]) -> None:
+    missing = _process_sets().missing(wanted)
+    if missing:
+        raise ConfigError(
+            f"init(process_sets=…): this process is initialised already, without a process set of ranks "
+            f"{missing[0].ranks}; call add_process_set() on every rank"
+        )
 
 
 def _say_goodbye() -> None:

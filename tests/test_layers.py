@@ -46,6 +46,7 @@ RING = (
     "objects",
     "ops",
     "peers",
+    "process_sets",
     "rendezvous",
     "world",
 )
