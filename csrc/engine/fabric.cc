@@ -1,5 +1,6 @@
 #include "engine/fabric.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -102,7 +103,12 @@ void Fabric::drain_data(Deadline deadline) {
     }
     return false;
   };
-  while (unsent() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // Usually the last acknowledgement is only microseconds away, and a cycle of connect and close is short.
+  std::chrono::microseconds pause{20};
+  while (unsent() && !deadline.expired()) {
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, std::chrono::microseconds{1000});
+  }
 }
 
 void Fabric::close() {
