@@ -86,7 +86,7 @@ PyCommunicator::~PyCommunicator() {
     (void)engine_.release();  // its threads and locks stayed in the parent; nothing here may touch them
     return;
   }
-  if (ring::Operation::in_callback()) {
+  if (ring::Completion::in_callback()) {
     // This thread drives the engine, so it cannot wait for the engine's end: another one does.
     std::thread([engine = engine_.release()] { delete engine; }).detach();
     return;
@@ -205,7 +205,7 @@ void PyCommunicator::abort(const std::string& reason) {
 
 void PyCommunicator::close() {
   if (generation_ != ring::fork_generation()) return;
-  if (ring::Operation::in_callback()) {
+  if (ring::Completion::in_callback()) {
     raise(Code::config,
           "a communicator cannot be closed inside a done-callback, which runs on its own thread");
   }

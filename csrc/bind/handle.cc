@@ -27,23 +27,23 @@ void Origin::sweep() {
 }
 
 PyHandle::~PyHandle() {
-  if (operation_ == nullptr) return;
+  if (completion_ == nullptr) return;
   if (origin_->generation != ring::fork_generation()) {
-    new ring::OperationPtr(
-        std::move(operation_));  // its locks may be held by threads of the parent: leave it
+    new ring::CompletionPtr(
+        std::move(completion_));  // its locks may be held by threads of the parent: leave it
     return;
   }
-  if (operation_->done() || owners_.empty()) return;
-  origin_->adopt(std::move(operation_), std::move(owners_));
+  if (completion_->done() || owners_.empty()) return;
+  origin_->adopt(std::move(completion_), std::move(owners_));
 }
 
 // In a forked child it is finished, badly: wait() says so.
-bool PyHandle::poll() const { return origin_->generation != ring::fork_generation() || operation_->done(); }
+bool PyHandle::poll() const { return origin_->generation != ring::fork_generation() || completion_->done(); }
 
 void PyHandle::wait(double timeout) const {
   refuse_after_fork(origin_->generation);
-  if (ring::Operation::in_callback() && !operation_->done()) {
-    raise(Code::config, operation_->descriptor.title() +
+  if (ring::Completion::in_callback() && !completion_->done()) {
+    raise(Code::config, completion_->title() +
                             ": cannot be waited for inside a done-callback, which runs on the thread that "
                             "drives the ring");
   }
@@ -53,33 +53,33 @@ void PyHandle::wait(double timeout) const {
     {
       const py::gil_scoped_release release;
       const ring::Deadline next_look = ring::Deadline::after(0.1);
-      done = operation_->wait(ring::Deadline::earlier(deadline, next_look));
+      done = completion_->wait(ring::Deadline::earlier(deadline, next_look));
     }
     if (done) break;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (deadline.expired()) {
-      const std::string title = operation_->descriptor.title();
+      const std::string title = completion_->title();
       raise(Code::timeout,
             title + ": not finished within the " + std::to_string(timeout) +
                 " s that the caller wanted to wait; the operation stays pending",
             -1, title);
     }
   }
-  raise_if(operation_->status(), origin_->group);
+  raise_if(completion_->status(), origin_->group);
 }
 
 std::vector<std::vector<int64_t>> PyHandle::result_shapes() const {
   refuse_after_fork(origin_->generation);
   std::vector<std::vector<int64_t>> shapes;
-  if (!operation_->done()) raise(Code::config, "the operation has not finished; call wait() first");
-  for (const int64_t rows : operation_->gathered.rows) shapes.push_back({rows});
+  if (!completion_->done()) raise(Code::config, "the operation has not finished; call wait() first");
+  for (const int64_t rows : completion_->gathered.rows) shapes.push_back({rows});
   return shapes;
 }
 
 py::object PyHandle::take_result() const {
   refuse_after_fork(origin_->generation);
-  if (!operation_->done()) raise(Code::config, "the operation has not finished; call wait() first");
-  ring::GatherResult& result = operation_->gathered;
+  if (!completion_->done()) raise(Code::config, "the operation has not finished; call wait() first");
+  ring::GatherResult& result = completion_->gathered;
   if (result.data == nullptr)
     raise(Code::config, "there is no result to take: not an allgather, or taken before");
   return py::cast(OwnedBytes{std::move(result.data), result.bytes});
@@ -93,7 +93,7 @@ void PyHandle::add_done_callback(const py::object& callback) const {
     Py_DECREF(object);
   });
   const py::gil_scoped_release release;
-  operation_->then([kept] {
+  completion_->then([kept] {
     const py::gil_scoped_acquire gil;
     PyObject* result = PyObject_CallNoArgs(kept.get());
     if (result == nullptr) {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/operation.h"
+#include "engine/completion.h"
 
 // What a handle needs of its communicator, which may be gone before it: in which process it was made, how its
 // group is called, and a place for the memory of operations whose handles were dropped before they ended.
@@ -21,19 +21,20 @@ class Origin {
   const int generation;
   const std::string group;
 
-  void adopt(ring::OperationPtr operation, std::vector<pybind11::object> owners) {
-    orphans_.emplace_back(std::move(operation), std::move(owners));
+  void adopt(ring::CompletionPtr completion, std::vector<pybind11::object> owners) {
+    orphans_.emplace_back(std::move(completion), std::move(owners));
   }
   void sweep();
 
  private:
-  std::vector<std::pair<ring::OperationPtr, std::vector<pybind11::object>>> orphans_;
+  std::vector<std::pair<ring::CompletionPtr, std::vector<pybind11::object>>> orphans_;
 };
 
 class PyHandle {
  public:
-  PyHandle(ring::OperationPtr operation, std::vector<pybind11::object> owners, std::shared_ptr<Origin> origin)
-      : operation_(std::move(operation)), owners_(std::move(owners)), origin_(std::move(origin)) {}
+  PyHandle(ring::CompletionPtr completion, std::vector<pybind11::object> owners,
+           std::shared_ptr<Origin> origin)
+      : completion_(std::move(completion)), owners_(std::move(owners)), origin_(std::move(origin)) {}
   PyHandle(PyHandle&&) = default;
   ~PyHandle();
 
@@ -44,7 +45,7 @@ class PyHandle {
   void add_done_callback(const pybind11::object& callback) const;
 
  private:
-  ring::OperationPtr operation_;
+  ring::CompletionPtr completion_;
   std::vector<pybind11::object> owners_;
   std::shared_ptr<Origin> origin_;
 };

@@ -1,4 +1,4 @@
-#include "engine/operation.h"
+#include "engine/completion.h"
 
 #include <algorithm>
 
@@ -9,14 +9,14 @@ thread_local int callbacks_running = 0;  // on this thread
 
 }  // namespace
 
-bool Operation::in_callback() { return callbacks_running > 0; }
+bool Completion::in_callback() { return callbacks_running > 0; }
 
-bool Operation::done() const {
+bool Completion::done() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return done_;
 }
 
-bool Operation::wait(Deadline until) const {
+bool Completion::wait(Deadline until) const {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!done_ && !until.expired()) {
     ended_.wait_for(lock, std::chrono::milliseconds(std::max(1, until.poll_ms(1000))));
@@ -24,12 +24,12 @@ bool Operation::wait(Deadline until) const {
   return done_;
 }
 
-Status Operation::status() const {
+Status Completion::status() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return status_;
 }
 
-void Operation::then(std::function<void()> callback) {
+void Completion::then(std::function<void()> callback) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!done_) {
@@ -42,7 +42,7 @@ void Operation::then(std::function<void()> callback) {
   --callbacks_running;
 }
 
-void Operation::finish(Status status) {
+void Completion::finish(Status status) {
   std::vector<std::function<void()>> callbacks;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
