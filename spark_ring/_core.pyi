@@ -70,6 +70,8 @@ class Handle:
         """After ``wait`` of an allgather: the first dimension of each rank's input."""
     def take_result(self) -> Any:
         """After ``wait`` of an allgather: its output bytes as a writable buffer-protocol object, once."""
+    def received(self) -> tuple[str, tuple[int, ...]]:
+        """After ``wait`` of a receive without a buffer: dtype and shape of what came."""
     def add_done_callback(self, callback: Any) -> None:
         """Call ``callback()`` (with the GIL) once finished, from the thread that drives the ring or at once.
 
@@ -129,6 +131,10 @@ class Communicator:
         timeout: float,
     ) -> None:
         """Allreduce in the calling thread where nothing is pending: no handle, no wake-up. The fast road."""
+    def send(self, buffer: Buffer, dest: int, tag: int, timeout: float) -> Handle:
+        """Start a message to one rank; a negative timeout is the option ``collective_timeout``."""
+    def receive(self, buffer: Buffer | None, source: int, tag: int, timeout: float) -> Handle:
+        """Start to receive a message; without a buffer ``take_result`` and ``received`` tell what came."""
     def statistics(self) -> dict[str, Any]:
         """Counts since the start: operations, bytes, fused tensors and buckets, seconds, wakeups."""
     def abort(self, reason: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_ring import _core, objects, peers
+from spark_ring import _core, messages, objects, peers
 from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
 from spark_ring.config import Settings
 from spark_ring.errors import DataError
@@ -340,6 +340,60 @@ class Communicator:
     def allgather_object(self, value: Any, *, name: str | None = None) -> list[Any]:
         """Return the values of all ranks, in rank order. Values as in :meth:`broadcast_object`."""
         return objects.allgather_object(self, value, name)
+
+    # From one rank to another.
+
+    def send(self, array: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> None:
+        """Send an array to one rank, which receives it with :meth:`recv`.
+
+        Messages of one pair of ranks with one tag are received in the order in which they were sent. They
+        have nothing to do with collectives: both may be under way at once.
+
+        Returns when ``array`` may be changed again. A short message (at most 64 KiB) need not have been
+        received by then; a long one waits for its receive, and so does a short one once 4 MiB of them wait at
+        the receiver. So two ranks that both send first and receive then should use :meth:`isend`.
+
+        Args:
+            array: any shape, also empty, and any dtype that the ring has.
+            dest: the receiving rank; may be this one.
+            tag: an integer from 0 that the receiver names too.
+            timeout: seconds; ``None`` means the setting ``collective_timeout``.
+
+        Raises:
+            DataError: an array, rank or tag that cannot be used.
+            CollectiveTimeoutError: not received in time; the message is withdrawn.
+            PeerLostError: ``dest`` died or closed. AbortedError: a rank gave up. ClosedError: closed.
+        """
+        messages.send(self, array, dest, tag, timeout).wait()
+
+    def isend(self, array: Any, dest: int, *, tag: int = 0, timeout: float | None = None) -> Handle:
+        """Start :meth:`send`; ``wait()`` returns ``None``. Leave the array alone until then."""
+        return messages.send(self, array, dest, tag, timeout)
+
+    def recv(self, out: Array | None, source: int, *, tag: int = 0, timeout: float | None = None) -> Array:
+        """Receive an array that one rank sends with :meth:`send`.
+
+        Args:
+            out: where it goes, of the shape and dtype that are sent; ``None`` makes an array of these.
+            source: the sending rank; may be this one.
+            tag: as the sender named it.
+            timeout: seconds; ``None`` means the setting ``collective_timeout``.
+
+        Returns:
+            ``out``, or a new array.
+
+        Raises:
+            DataError: an output, rank or tag that cannot be used.
+            MismatchError: another shape or dtype was sent than ``out`` has; the message is kept for the next
+                receive.
+            CollectiveTimeoutError: nothing came in time. Otherwise as :meth:`send`.
+        """
+        result: Array = messages.receive(self, out, source, tag, timeout).wait()
+        return result
+
+    def irecv(self, out: Array | None, source: int, *, tag: int = 0, timeout: float | None = None) -> Handle:
+        """Start :meth:`recv`; ``wait()`` returns the array. Leave ``out`` alone until then."""
+        return messages.receive(self, out, source, tag, timeout)
 
     # Groups.
 

@@ -43,6 +43,7 @@ RING = (
     "frames",
     "groups",
     "handle",
+    "messages",
     "objects",
     "ops",
     "peers",

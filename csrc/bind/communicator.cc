@@ -182,6 +182,38 @@ void PyCommunicator::allreduce_now(PyBuffer& input, PyBuffer& output, const std:
   raise_if(status, origin_->group);
 }
 
+double PyCommunicator::message_timeout(double timeout) const {
+  return timeout < 0 ? engine_->collective_timeout() : timeout;
+}
+
+PyHandle PyCommunicator::start(ring::MessagePtr message, std::vector<py::object> owners) {
+  refuse_after_fork(generation_);
+  origin_->sweep();
+  ring::Status status;
+  {
+    const py::gil_scoped_release release;
+    status = engine_->start(message);
+  }
+  raise_if(status, origin_->group);
+  return PyHandle(std::move(message), std::move(owners), origin_);
+}
+
+PyHandle PyCommunicator::send(PyBuffer& buffer, int dest, int64_t tag, double timeout) {
+  return start(ring::Message::send(dest, tag, {buffer.dtype, buffer.shape, buffer.bytes}, buffer.data,
+                                   message_timeout(timeout)),
+               {buffer.owner});
+}
+
+PyHandle PyCommunicator::receive(PyBuffer* buffer, int source, int64_t tag, double timeout) {
+  if (buffer == nullptr) {
+    return start(ring::Message::receive_any(source, tag, message_timeout(timeout)), {});
+  }
+  if (!buffer->writable) raise(Code::config, "the array is read-only");
+  return start(ring::Message::receive(source, tag, {buffer->dtype, buffer->shape, buffer->bytes},
+                                      buffer->data, message_timeout(timeout)),
+               {buffer->owner});
+}
+
 py::dict PyCommunicator::statistics() const {
   const ring::Statistics& counts = engine_->statistics();
   py::dict result;
@@ -241,6 +273,9 @@ void register_communicator(py::module_& module) {
       .def("barrier", &C::barrier, py::arg("name"))
       .def("allreduce_now", &C::allreduce_now, py::arg("input"), py::arg("output"), py::arg("op"),
            py::arg("name"), py::arg("prescale"), py::arg("postscale"), py::arg("timeout"))
+      .def("send", &C::send, py::arg("buffer"), py::arg("dest"), py::arg("tag"), py::arg("timeout"))
+      .def("receive", &C::receive, py::arg("buffer").none(true), py::arg("source"), py::arg("tag"),
+           py::arg("timeout"))
       .def("statistics", &C::statistics)
       .def("abort", &C::abort, py::arg("reason"))
       .def("close", &C::close);

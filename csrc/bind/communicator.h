@@ -25,6 +25,8 @@ class PyCommunicator {
   PyHandle barrier(std::string name);
   void allreduce_now(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name,
                      double prescale, double postscale, double timeout);
+  PyHandle send(PyBuffer& buffer, int dest, int64_t tag, double timeout);
+  PyHandle receive(PyBuffer* buffer, int source, int64_t tag, double timeout);
   pybind11::dict statistics() const;
   void abort(const std::string& reason);
   void close();
@@ -32,6 +34,8 @@ class PyCommunicator {
 
  private:
   PyHandle submit(ring::Request request, std::vector<pybind11::object> owners);
+  PyHandle start(ring::MessagePtr message, std::vector<pybind11::object> owners);
+  double message_timeout(double timeout) const;
 
   const int generation_ = ring::fork_generation();
   const std::shared_ptr<Origin> origin_;

@@ -81,8 +81,15 @@ py::object PyHandle::take_result() const {
   if (!completion_->done()) raise(Code::config, "the operation has not finished; call wait() first");
   ring::GatherResult& result = completion_->gathered;
   if (result.data == nullptr)
-    raise(Code::config, "there is no result to take: not an allgather, or taken before");
+    raise(Code::config, "there is no result to take: no allgather, no message, or taken before");
   return py::cast(OwnedBytes{std::move(result.data), result.bytes});
+}
+
+py::tuple PyHandle::received() const {
+  refuse_after_fork(origin_->generation);
+  if (!completion_->done()) raise(Code::config, "the operation has not finished; call wait() first");
+  const ring::GatherResult& result = completion_->gathered;
+  return py::make_tuple(std::string(ring::name_of(result.dtype)), py::tuple(py::cast(result.shape)));
 }
 
 void PyHandle::add_done_callback(const py::object& callback) const {
@@ -112,6 +119,7 @@ void register_handle(py::module_& module) {
       .def("poll", &PyHandle::poll)
       .def("wait", &PyHandle::wait, py::arg("timeout") = -1.0)
       .def("result_shapes", &PyHandle::result_shapes)
+      .def("received", &PyHandle::received)
       .def("take_result", &PyHandle::take_result)
       .def("add_done_callback", &PyHandle::add_done_callback, py::arg("callback"));
 }

@@ -42,6 +42,8 @@ class PyHandle {
   void wait(double timeout) const;
   std::vector<std::vector<int64_t>> result_shapes() const;
   pybind11::object take_result() const;
+  // After a receive: dtype and shape of what came.
+  pybind11::tuple received() const;
   void add_done_callback(const pybind11::object& callback) const;
 
  private:

@@ -47,6 +47,8 @@ Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
   engine->topology_ = made.topology();
   engine->transport_ = made.transport();
   engine->strangers_ = made.strangers();
+  engine->courier_ = std::make_unique<Courier>(rank, made.take_messages(),
+                                               [it = engine.get()](int q) { return it->look(q); });
   engine->agreement_ = std::make_unique<Agreement>(made.exchange(), made.control(), engine->lookout_, rank);
   engine->executor_ = std::make_unique<Executor>(
       made, engine->lookout_, static_cast<size_t>(options.fusion_bytes), engine->statistics_);
@@ -114,6 +116,22 @@ Status Engine::run_now(Request request, const Lookout::Interrupt& interrupt) {
   }
   if (raised) return Status(Code::interrupted, "interrupted by a signal");
   return operation->status();
+}
+
+Status Engine::start(const MessagePtr& message) {
+  if (message->peer < 0 || message->peer >= topology_.size) {
+    return Status(Code::config, message->title() + ": " + std::to_string(message->peer) +
+                                    " is not a rank: the world size is " + std::to_string(topology_.size));
+  }
+  return courier_->start(message);
+}
+
+Status Engine::look(int peer) {
+  const std::unique_lock<std::mutex> lock(progress_, std::try_to_lock);
+  if (!lock.owns_lock()) return {};  // whoever drives learns it, and fail() tells the courier
+  if (!failure_.ok()) return failure_;
+  if (closed_ || fabric_ == nullptr) return {};
+  return peer < 0 ? lookout_.check_stream(-1) : lookout_.check(peer);
 }
 
 void Engine::ensure_thread() {
@@ -224,6 +242,7 @@ void Engine::fail(Status status, const OperationPtr& blamed) {
                            " failed: " + status.message(),
                        status.rank());
     queue_.shut(later);
+    courier_->fail(later);
   }
   std::vector<OperationPtr> pending;
   queue_.snapshot(&pending);
@@ -241,6 +260,7 @@ void Engine::abort(const std::string& reason) {
   if (closed_ || !failure_.ok()) return;
   failure_ = why;
   fabric_->control().send_abort(why);
+  courier_->fail(Status(Code::aborted, "this rank gave up: " + reason, topology_.rank));
   std::vector<OperationPtr> pending;
   queue_.snapshot(&pending);
   for (const auto& one : pending) {
@@ -260,6 +280,14 @@ void Engine::close() {
   {
     const std::lock_guard<std::mutex> lock(thread_mutex_);
     if (thread_.joinable()) thread_.join();
+  }
+  if (courier_ != nullptr) {
+    bool in_good_order;
+    {
+      const std::lock_guard<std::mutex> lock(progress_);
+      in_good_order = failure_.ok();
+    }
+    courier_->close(Deadline::after(options_.close_timeout), in_good_order);
   }
   const std::lock_guard<std::mutex> lock(progress_);
   if (closed_ || fabric_ == nullptr) return;

@@ -1,7 +1,7 @@
 // The communicator of one rank, without Python: submits operations, drives rounds of agreement and execution,
 // and turns the first failure into the end of everything that is pending.
 //
-// Two locks, always taken in this order:
+// Two locks, always taken in this order (the courier of messages has its own, taken after both):
 //   progress_  held by whoever drives: the progress thread, or a caller of run_now. Guards fabric_,
 //              agreement_, executor_, failure handling: everything that touches connections or shared memory.
 //   queue_     has its own, inside; never held while anything else is taken or waited for.
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/agreement.h"
+#include "engine/courier.h"
 #include "engine/executor.h"
 #include "engine/fabric.h"
 #include "engine/queue.h"
@@ -36,6 +37,11 @@ class Engine {
   Result<OperationPtr> submit(Request request);
   // Runs an operation in the calling thread, together with whatever else is pending.
   Status run_now(Request request, const Lookout::Interrupt& interrupt);
+
+  // Starts a message to or from one rank; Message says what must stay valid. In the order of these calls it
+  // is matched with those of the other rank that have its tag.
+  Status start(const MessagePtr& message);
+  double collective_timeout() const { return options_.collective_timeout; }
 
   // Gives up: this rank's operations end with an error, the other ranks' too.
   void abort(const std::string& reason);
@@ -60,6 +66,8 @@ class Engine {
   void end(const OperationPtr& operation, Status status);
   // Ends everything with a failure, tells the other ranks.
   void fail(Status status, const OperationPtr& blamed);
+  // For the courier: what is known of a peer's end, or (-1) of a failure.
+  Status look(int peer);
   Status explain_timeout(const Status& status, const Operation& operation);
 
   const Options options_;
@@ -77,6 +85,8 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   Status failure_;
   bool closed_ = false;
+
+  std::unique_ptr<Courier> courier_;  // has a lock and a thread of its own; constant once connected
 
   std::mutex thread_mutex_;
   std::thread thread_;  // guarded by thread_mutex_

@@ -43,6 +43,7 @@ Result<std::unique_ptr<Fabric>> Fabric::connect(Listener listener, int rank,
   const WaitPolicy guess = WaitPolicy::choose(static_cast<int>(peers.size()), options.spin_microseconds);
   fabric->strangers_ = mesh->strangers;
   fabric->data_ = std::move(mesh->data);
+  fabric->messages_ = std::move(mesh->messages);
   fabric->control_ = std::make_unique<ControlPlane>(rank, std::move(mesh->control), guess);
   lookout.attach(fabric->control_.get());
 

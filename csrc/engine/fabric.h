@@ -41,6 +41,8 @@ class Fabric {
   const Topology& topology() const { return topology_; }
   const std::string& transport() const { return transport_; }  // "self", "shm", "tcp" or "shm+tcp"
   int strangers() const { return strangers_; }
+  // The connections for messages between two ranks, by rank; once.
+  std::vector<Socket> take_messages() { return std::move(messages_); }
   // Closes every connection and unmaps the segment.
   void close();
   // After the goodbye: waits until the peers' kernels have all data that was sent, so that closing loses
@@ -52,6 +54,7 @@ class Fabric {
 
   std::unique_ptr<ControlPlane> control_;
   std::vector<Socket> data_;
+  std::vector<Socket> messages_;
   SharedSegment segment_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Group> group_;

@@ -31,7 +31,7 @@ bool read_hello(ByteView hello, Introduction* who) {
   uint32_t fields[4];
   std::memcpy(fields, hello.data() + 8, 16);
   *who = {static_cast<Purpose>(fields[0]), fields[1], fields[2], fields[3]};
-  return std::memcmp(hello.data(), kMagic, 8) == 0 && fields[0] >= 1 && fields[0] <= 3;
+  return std::memcmp(hello.data(), kMagic, 8) == 0 && fields[0] >= 1 && fields[0] <= 4;
 }
 
 }  // namespace

@@ -24,7 +24,7 @@
 
 namespace ring {
 
-enum class Purpose : uint32_t { control = 1, data = 2, rendezvous = 3 };
+enum class Purpose : uint32_t { control = 1, data = 2, rendezvous = 3, messages = 4 };
 
 // What a connection is for; both sides must agree. `from` connects to `to`.
 struct Introduction {

@@ -13,6 +13,7 @@
 namespace ring {
 namespace {
 
+constexpr Purpose kPurposes[] = {Purpose::control, Purpose::data, Purpose::messages};
 constexpr size_t kMaxGuests = 512;  // handshakes at once; beyond it the oldest is dropped
 constexpr int64_t kFirstPauseUs = 10 * 1000;
 constexpr int64_t kLongestPauseUs = 1000 * 1000;
@@ -58,8 +59,9 @@ class Builder {
       : listener_(listener), rank_(rank), peers_(peers), secret_(secret), options_(options) {
     mesh_.control.resize(peers.size());
     mesh_.data.resize(peers.size());
+    mesh_.messages.resize(peers.size());
     for (int q = 0; q < rank; ++q) {
-      for (const Purpose purpose : {Purpose::control, Purpose::data}) {
+      for (const Purpose purpose : kPurposes) {
         Outgoing out;
         out.rank = q;
         out.purpose = purpose;
@@ -101,15 +103,22 @@ class Builder {
 
  private:
   Socket& place(int rank, Purpose purpose) {
-    return (purpose == Purpose::control ? mesh_.control : mesh_.data)[static_cast<size_t>(rank)];
+    auto& links = purpose == Purpose::control ? mesh_.control
+                  : purpose == Purpose::data  ? mesh_.data
+                                              : mesh_.messages;
+    return links[static_cast<size_t>(rank)];
   }
 
   bool complete() const {
     for (size_t q = 0; q < peers_.size(); ++q) {
       if (static_cast<int>(q) == rank_) continue;
-      if (!mesh_.control[q].valid() || !mesh_.data[q].valid()) return false;
+      if (!linked(q)) return false;
     }
     return true;
+  }
+
+  bool linked(size_t q) const {
+    return mesh_.control[q].valid() && mesh_.data[q].valid() && mesh_.messages[q].valid();
   }
 
   bool same_host(int rank) const {
@@ -318,7 +327,7 @@ class Builder {
       blamed = blamed < 0 ? out.rank : blamed;
     }
     for (size_t q = static_cast<size_t>(rank_) + 1; q < peers_.size(); ++q) {
-      if (mesh_.control[q].valid() && mesh_.data[q].valid()) continue;
+      if (linked(q)) continue;
       message += " rank " + std::to_string(q) + " did not connect to this rank;";
       blamed = blamed < 0 ? static_cast<int>(q) : blamed;
     }

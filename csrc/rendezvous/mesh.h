@@ -1,4 +1,5 @@
-// Connecting every pair of ranks, twice: a control connection and a data connection, each authenticated.
+// Connecting every pair of ranks, three times: a control connection, a data connection and one for messages
+// between the two, each authenticated.
 //
 // The higher rank connects, the lower accepts. One thread drives everything with poll: connecting, accepting
 // and any number of handshakes at once, so neither a stranger, a half-open connection nor a slow one holds up
@@ -31,6 +32,7 @@ struct MeshOptions {
 struct Mesh {
   std::vector<Socket> control;  // by rank; this rank's own place stays empty
   std::vector<Socket> data;
+  std::vector<Socket> messages;
   int strangers = 0;  // connections that did not prove the secret
 };
 
