@@ -17,6 +17,7 @@ class Options:
     handshake_timeout: float
     collective_timeout: float
     close_timeout: float
+    silence_timeout: float
     group: str  # how errors call a sub-group; empty: the whole world
     def __init__(self) -> None: ...
 
@@ -32,10 +33,11 @@ class Listener:
 class Peer:
     """Where a rank listens, and on which host it is."""
 
-    address: str
+    address: str  # the one to try first
     port: int
     host_id: str
-    def __init__(self, address: str, port: int, host_id: str) -> None: ...
+    others: list[str]  # more addresses of the same rank, tried in turn
+    def __init__(self, address: str, port: int, host_id: str, others: list[str] = ...) -> None: ...
 
 class Buffer:
     """A view of somebody's contiguous memory, kept alive while this object or an operation on it lives."""
@@ -141,6 +143,9 @@ class Communicator:
         """Give up: every other rank's pending and later operations raise AbortedError with this reason."""
     def close(self) -> None:
         """Drain, say goodbye, free everything. Idempotent."""
+
+def local_addresses() -> list[tuple[str, str, bool]]:
+    """Addresses of interfaces that are up, loopback left out: (address, interface, is it link-local)."""
 
 def handshake_client(fd: int, secret: bytes, timeout: float) -> None:
     """Mutual HMAC-SHA256 over a connected socket, connecting side (for rendezvous in Python)."""

@@ -39,7 +39,9 @@ class Settings:
         "", "The job's secret, hexadecimal; made by the launcher, never logged.", shown=False
     )
     address: str = _setting(
-        "", "Address this host announces to other hosts. Empty: the address by which it reaches the driver."
+        "",
+        "Address this host announces to other hosts, and no other. Empty: the address by which it reaches "
+        "the driver, then those of its other interfaces.",
     )
     host_id: str = _setting(
         "", "Identity of this host. Empty: from the kernel's boot id. Set it to pretend several hosts."
@@ -77,6 +79,12 @@ class Settings:
         600.0, "Seconds a collective may wait for peers before it fails.", low=0.001
     )
     close_timeout: float = _setting(5.0, "Seconds to drain and say goodbye when closing.", low=0.0)
+    silence_timeout: float = _setting(
+        30.0,
+        "Seconds without a sign of life from a peer's host (its kernel answers, however busy the process is) "
+        "before the peer is lost.",
+        low=1.0,
+    )
 
     # Trust.
     trusted_artifacts: bool = _setting(

@@ -1,12 +1,13 @@
 """How a rank tells the others where it listens, and what it makes of their answers.
 
 1. Bind a listening socket to a port of the kernel's choice and keep it open.
-2. Choose the address to announce: the setting ``address``, else the one by which this host reaches the host
-   that all ranks have in common. Never a host name: those resolve differently on every host.
+2. Choose the addresses to announce (:mod:`spark_ring.addresses`). Never a host name: those resolve
+   differently on every host.
 3. Exchange one short JSON text per rank.
 4. Check all of them before connecting to any: order, count, protocol, duplicates, and that nobody on another
    host announced loopback. A mistake found here names the rank and the setting; found later, it would be a
    time-out.
+5. Connect (csrc/rendezvous/mesh.h), to each rank by its addresses in turn.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import ipaddress
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from spark_ring import _core
+from spark_ring.addresses import MAX_ADDRESSES, announced_addresses, is_loopback, seen_from_here
 from spark_ring.config import Settings, variable_name
 from spark_ring.errors import ConfigError, RendezvousError
 
-__all__ = ["PROTOCOL", "Announcement", "announced_address", "connect", "read_announcements"]
+__all__ = ["PROTOCOL", "Announcement", "connect", "read_announcements"]
 
 PROTOCOL = 1
 MAX_TEXT = 4096
-_NOWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): asks for the default route, nothing is sent
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Announcement:
 
     Attributes:
         rank: its rank.
-        address: an IP address at which the other ranks reach it.
+        address: an IP address at which the other ranks reach it; the one to try first.
+        others: more addresses of it.
         port: the port on which it listens.
         host_id: its host, or what the setting ``host_id`` pretends.
         machine: its host as the kernel tells, whatever the setting says.
@@ -50,6 +52,7 @@ class Announcement:
     machine: str
     protocol: int
     version: str
+    others: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the JSON text for the exchange."""
@@ -77,17 +80,24 @@ def connect(
         raise RendezvousError(
             "the job has no secret; ranks never talk without one. Let a launcher make it", rank=rank
         )
-    address = "127.0.0.1" if size == 1 else announced_address(settings, toward)
+    address, *others = ["127.0.0.1"] if size == 1 else announced_addresses(settings, toward)
     # Loopback is bound alone; any other announced address may be a translated one, so all interfaces are.
-    listener = _core.Listener(address if _is_loopback(address) else "", 0)
+    listener = _core.Listener(address if is_loopback(address) else "", 0)
     try:
         machine = _core.host_id()
         own = Announcement(
-            rank, address, listener.port, settings.host_id or machine, machine, PROTOCOL, _core.__version__
+            rank,
+            address,
+            listener.port,
+            settings.host_id or machine,
+            machine,
+            PROTOCOL,
+            _core.__version__,
+            tuple(others),
         )
         texts = [own.text()] if size == 1 else exchange(own.text())
         everyone = read_announcements(texts, rank, size)
-        found = [_core.Peer(a.address, a.port, a.host_id) for a in everyone]
+        found = [_peer(own, other) for other in everyone]
         # A world of one talks to nobody, so any secret will do.
         known = (secret() if callable(secret) else secret) or secrets.token_bytes(32)
         options = options_from(settings)
@@ -96,55 +106,6 @@ def connect(
     except BaseException:
         listener.close()
         raise
-
-
-def announced_address(settings: Settings, toward: str) -> str:
-    """Choose the IP address by which other ranks reach this one.
-
-    Args:
-        settings: ``address`` wins when set.
-        toward: a host or ``host:port`` that all ranks reach; empty: the host of ``settings.rendezvous``, else
-            whatever the default route says.
-
-    Raises:
-        ConfigError: the setting ``address`` is not an IP address.
-    """
-    if settings.address:
-        try:
-            return str(ipaddress.ip_address(settings.address))
-        except ValueError:
-            raise ConfigError(
-                f"setting address ({variable_name('address')}) is {settings.address!r}; it must be an IP "
-                "address of this host, because host names resolve differently on every host"
-            ) from None
-    target = host_of(toward or settings.rendezvous)
-    found = _route_toward(target) if target else ""
-    if found and _is_loopback(found) and not _means_loopback(target):
-        found = ""  # many hosts resolve their own name to loopback, which says nothing about the others
-    return found or _route_toward(_NOWHERE) or "127.0.0.1"
-
-
-def _route_toward(target: str) -> str:
-    """Return this host's address on the way to ``target``; empty when there is no way, or no such name."""
-    try:
-        return _core.local_address_for(target)
-    except RendezvousError:
-        return ""
-
-
-def _means_loopback(target: str) -> bool:
-    try:
-        return _is_loopback(target)
-    except ValueError:
-        return target == "localhost"
-
-
-def host_of(endpoint: str) -> str:
-    """Return the host of ``host``, ``host:port`` or ``[ipv6]:port``."""
-    if endpoint.startswith("["):
-        return endpoint[1:].partition("]")[0]
-    host, colon, _ = endpoint.rpartition(":")
-    return host if colon and ":" not in host else endpoint
 
 
 def read_announcements(texts: Sequence[str], rank: int, size: int) -> list[Announcement]:
@@ -161,7 +122,7 @@ def read_announcements(texts: Sequence[str], rank: int, size: int) -> list[Annou
     _check_protocols(everyone, rank)
     _check_duplicates(everyone)
     _check_loopback(everyone)
-    return everyone
+    return _without_ambiguous(everyone)
 
 
 def options_from(settings: Settings) -> _core.Options:
@@ -176,7 +137,16 @@ def options_from(settings: Settings) -> _core.Options:
     options.handshake_timeout = settings.handshake_timeout
     options.collective_timeout = settings.collective_timeout
     options.close_timeout = settings.close_timeout
+    options.silence_timeout = settings.silence_timeout
     return options
+
+
+def _peer(own: Announcement, other: Announcement) -> _core.Peer:
+    """Return where to look for another rank, seen from this host."""
+    announced = [other.address, *other.others]
+    elsewhere = own.machine != other.machine
+    address, *others = seen_from_here(announced, elsewhere=elsewhere)
+    return _core.Peer(address, other.port, other.host_id, others)
 
 
 def _parse(text: Any, index: int) -> Announcement:
@@ -198,8 +168,14 @@ def _parse(text: Any, index: int) -> Announcement:
         for name, kind in kinds.items():
             if type(fields.get(name)) is not kind:
                 raise ValueError(f"{name} is {fields.get(name)!r}, not of type {kind.__name__}")
-        announcement = Announcement(**{name: fields[name] for name in kinds})
-        ipaddress.ip_address(announcement.address)
+        others = fields.get("others", [])
+        if not isinstance(others, list) or len(others) >= MAX_ADDRESSES:
+            raise ValueError(f"others is not a list of fewer than {MAX_ADDRESSES} addresses")
+        announcement = Announcement(**{name: fields[name] for name in kinds}, others=tuple(others))
+        for address in (announcement.address, *others):
+            if not isinstance(address, str) or "%" in address:
+                raise ValueError(f"{address!r} is no address, or one with a zone of another host")
+            ipaddress.ip_address(address)
         if not 0 < announcement.port < 65536:
             raise ValueError(f"port is {announcement.port}")
     except ValueError as error:
@@ -231,7 +207,7 @@ def _check_duplicates(everyone: Sequence[Announcement]) -> None:
     seen: dict[tuple[str, int, str], int] = {}
     for other in everyone:
         # Behind a loopback address, equal ports on two machines are two places.
-        place = (other.address, other.port, other.machine if _is_loopback(other.address) else "")
+        place = (other.address, other.port, other.machine if is_loopback(other.address) else "")
         if place in seen:
             raise RendezvousError(
                 f"rank {seen[place]} and rank {other.rank} both announce {other.address} port {other.port}; "
@@ -241,9 +217,18 @@ def _check_duplicates(everyone: Sequence[Announcement]) -> None:
         seen[place] = other.rank
 
 
+def _without_ambiguous(everyone: Sequence[Announcement]) -> list[Announcement]:
+    """Leave out further addresses that two hosts have: bridges of containers are the same everywhere."""
+    machines: dict[str, set[str]] = {}
+    for one in everyone:
+        for address in (one.address, *one.others):
+            machines.setdefault(address, set()).add(one.machine)
+    return [replace(one, others=tuple(a for a in one.others if len(machines[a]) == 1)) for one in everyone]
+
+
 def _check_loopback(everyone: Sequence[Announcement]) -> None:
     for other in everyone:
-        if not _is_loopback(other.address):
+        if not is_loopback(other.address):
             continue
         for elsewhere in everyone:
             if elsewhere.machine != other.machine:
@@ -253,7 +238,3 @@ def _check_loopback(everyone: Sequence[Announcement]) -> None:
                     "address that the other hosts can reach",
                     rank=other.rank,
                 )
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback

@@ -28,10 +28,10 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_ring import _core
+from spark_ring.addresses import host_of
 from spark_ring.config import Settings, variable_name
 from spark_ring.errors import AuthenticationError, CommunicatorError, RendezvousError
 from spark_ring.frames import receive_message, send_message
-from spark_ring.peers import host_of
 
 __all__ = ["RendezvousServer", "exchange_through"]
 
@@ -80,16 +80,9 @@ class RendezvousServer:
         self._failure: dict[str, Any] = {}
         self._closing = False
         self.strangers = 0
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self._listener.bind((host, 0))
-            self._listener.listen(256)
-        except OSError as error:
-            self._listener.close()
-            raise RendezvousError(f"the rendezvous server cannot bind {host}: {error}") from error
+        self._listener = _listen(host)
         port = self._listener.getsockname()[1]
-        self.address = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._waker, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="spark_ring-rendezvous", daemon=True)
         self._thread.start()
@@ -251,6 +244,22 @@ class _Round:
         if self.error:
             return {"error": self.error}
         return {"texts": [self.texts[rank] for rank in range(self.size)]}
+
+
+def _listen(host: str) -> socket.socket:
+    try:
+        # An IPv6 address may come with a zone, which only getaddrinfo understands.
+        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        try:
+            listener.bind(place)
+            listener.listen(256)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise RendezvousError(f"the rendezvous server cannot bind {host}: {error}") from error
+    return listener
 
 
 def exchange_through(

@@ -38,6 +38,7 @@ NO_HEAVY = (*FRAMEWORKS, "pyspark", "pyarrow", "mlflow")
 # A part is a top-level module or a sub-package; the ring is the modules behind the communicator.
 RING = (
     "_core",
+    "addresses",
     "arrays",
     "communicator",
     "frames",

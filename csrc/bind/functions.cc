@@ -45,5 +45,12 @@ void register_functions(py::module_& module) {
         return *address;
       },
       py::arg("remote"));
+  module.def("local_addresses", [] {
+    py::list found;
+    for (const auto& one : ring::local_addresses()) {
+      found.append(py::make_tuple(one.address, one.interface, one.link_local));
+    }
+    return found;
+  });
   module.def("simd", [] { return ring::kernels().name; });
 }

@@ -19,13 +19,16 @@ void register_options(py::module_& module) {
       .def_readwrite("handshake_timeout", &ring::Options::handshake_timeout)
       .def_readwrite("collective_timeout", &ring::Options::collective_timeout)
       .def_readwrite("close_timeout", &ring::Options::close_timeout)
+      .def_readwrite("silence_timeout", &ring::Options::silence_timeout)
       .def_readwrite("group", &ring::Options::group);
 
   py::class_<ring::PeerAddress>(module, "Peer")
-      .def(py::init([](std::string address, int port, std::string host_id) {
-             return ring::PeerAddress{std::move(address), port, std::move(host_id)};
+      .def(py::init([](std::string address, int port, std::string host_id, std::vector<std::string> others) {
+             return ring::PeerAddress{std::move(address), port, std::move(host_id), std::move(others)};
            }),
-           py::arg("address"), py::arg("port"), py::arg("host_id"))
+           py::arg("address"), py::arg("port"), py::arg("host_id"),
+           py::arg("others") = std::vector<std::string>{})
+      .def_readwrite("others", &ring::PeerAddress::others)
       .def_readwrite("address", &ring::PeerAddress::address)
       .def_readwrite("port", &ring::PeerAddress::port)
       .def_readwrite("host_id", &ring::PeerAddress::host_id);

@@ -36,7 +36,7 @@ Result<std::unique_ptr<Fabric>> Fabric::connect(Listener listener, int rank,
   auto fabric = std::make_unique<Fabric>();
   const Deadline deadline = Deadline::after(options.connect_timeout);
   const MeshOptions mesh_options{options.connect_timeout, options.handshake_timeout,
-                                 options.socket_buffer_bytes};
+                                 options.socket_buffer_bytes, options.silence_timeout};
   Result<Mesh> mesh = connect_mesh(listener, rank, peers, secret, mesh_options, &lookout);
   if (!mesh.ok()) return mesh.status();
   listener.close();

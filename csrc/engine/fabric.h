@@ -24,6 +24,7 @@ struct Options {
   double handshake_timeout = 10;
   double collective_timeout = 600;
   double close_timeout = 5;
+  double silence_timeout = 30;
   std::string group;  // how errors call a sub-group; empty: the whole world
 };
 

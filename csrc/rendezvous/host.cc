@@ -1,6 +1,10 @@
 #include "rendezvous/host.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +35,29 @@ std::string host_id() {
     id += "/" + std::to_string(facts.st_dev) + ":" + std::to_string(facts.st_ino);
   }
   return id;
+}
+
+std::vector<LocalAddress> local_addresses() {
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> guard(first, ::freeifaddrs);
+  std::vector<LocalAddress> found;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0) {
+      continue;
+    }
+    char text[INET6_ADDRSTRLEN] = {};
+    if (one->ifa_addr->sa_family == AF_INET) {
+      const in_addr& address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr;
+      ::inet_ntop(AF_INET, &address, text, sizeof text);
+      found.push_back({text, one->ifa_name, (ntohl(address.s_addr) >> 16) == 0xa9fe});  // 169.254.0.0/16
+    } else if (one->ifa_addr->sa_family == AF_INET6) {
+      const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
+      ::inet_ntop(AF_INET6, &address, text, sizeof text);
+      found.push_back({text, one->ifa_name, IN6_IS_ADDR_LINKLOCAL(&address) != 0});
+    }
+  }
+  return found;
 }
 
 Result<std::string> local_address_for(const std::string& remote) {

@@ -1,14 +1,17 @@
 #include "rendezvous/mesh.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/clock.h"
 #include "rendezvous/handshake.h"
+#include "rendezvous/route.h"
 
 namespace ring {
 namespace {
@@ -17,15 +20,23 @@ constexpr Purpose kPurposes[] = {Purpose::control, Purpose::data, Purpose::messa
 constexpr size_t kMaxGuests = 512;  // handshakes at once; beyond it the oldest is dropped
 constexpr int64_t kFirstPauseUs = 10 * 1000;
 constexpr int64_t kLongestPauseUs = 1000 * 1000;
-// A rank listens before it announces itself and until it is connected to all. So a port that refuses has no
-// rank behind it any more. Some patience, since a refusal may also come from a firewall that is just opening.
+// Some patience with a rank that refuses: a refusal may also come from a firewall that is just opening.
 constexpr int64_t kGoneAfterUs = 1500 * 1000;
 constexpr int64_t kProbeEveryUs = 500 * 1000;
+// Without a free descriptor this rank looks again at times; others of its process may let some go.
+constexpr int64_t kStarvedPauseUs = 20 * 1000;
+constexpr int64_t kStarvedForUs = 1000 * 1000;
+// With several addresses one may lead to a stranger with another secret: only after so many rounds is it the
+// rank itself whose secret differs.
+constexpr int kDistrustedRounds = 3;
 
 // A connection that this rank makes.
 struct Outgoing {
-  int rank = 0;
-  Purpose purpose = Purpose::control;
+  Outgoing(int rank, Purpose purpose, Route route) : rank(rank), purpose(purpose), route(std::move(route)) {}
+
+  int rank;
+  Purpose purpose;
+  Route route;
   Socket socket;
   bool connecting = false;
   std::optional<Handshake> handshake;
@@ -33,16 +44,18 @@ struct Outgoing {
   int64_t retry_at = 0;
   int64_t pause_us = kFirstPauseUs;
   bool done = false;
-  int64_t refused_since = 0;
+  Status distrusted;
   std::string last_problem = "no attempt finished";
 };
 
 // A look whether a rank that is to connect to this one still listens. Nothing is sent.
 struct Probe {
-  int rank = 0;
+  Probe(int rank, Route route) : rank(rank), route(std::move(route)) {}
+
+  int rank;
+  Route route;
   Socket socket;
   int64_t next_at = 0;
-  int64_t refused_since = 0;
 };
 
 // A connection that somebody made to this rank.
@@ -62,15 +75,11 @@ class Builder {
     mesh_.messages.resize(peers.size());
     for (int q = 0; q < rank; ++q) {
       for (const Purpose purpose : kPurposes) {
-        Outgoing out;
-        out.rank = q;
-        out.purpose = purpose;
-        outgoing_.push_back(std::move(out));
+        outgoing_.emplace_back(q, purpose, route_to(q));
       }
     }
     for (size_t q = static_cast<size_t>(rank) + 1; q < peers_.size(); ++q) {
-      Probe probe;
-      probe.rank = static_cast<int>(q);
+      Probe probe(static_cast<int>(q), route_to(static_cast<int>(q)));
       probe.next_at = now_us() + kProbeEveryUs;
       probes_.push_back(std::move(probe));
     }
@@ -96,6 +105,7 @@ class Builder {
       }
       welcome();
       serve();
+      if (starved_since_ != 0 && now_us() - starved_since_ >= kStarvedForUs) return starved();
       if (const int gone = find_gone(kGoneAfterUs); gone >= 0) return is_gone(gone);
     }
     return std::move(mesh_);
@@ -125,12 +135,18 @@ class Builder {
     return peers_[static_cast<size_t>(rank)].host_id == peers_[static_cast<size_t>(rank_)].host_id;
   }
 
-  void keep(int rank, Purpose purpose, Socket socket) {
-    socket.tune(purpose == Purpose::data ? options_.socket_buffer_bytes : 0, same_host(rank));
-    place(rank, purpose) = std::move(socket);
+  Route route_to(int rank) const {
+    const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
+    std::vector<std::string> addresses{peer.address};
+    addresses.insert(addresses.end(), peer.others.begin(), peer.others.end());
+    return Route(std::move(addresses));
   }
 
-  static bool refused_for(int64_t since, int64_t us) { return since != 0 && now_us() - since >= us; }
+  void keep(int rank, Purpose purpose, Socket socket) {
+    socket.tune(purpose == Purpose::data ? options_.socket_buffer_bytes : 0, same_host(rank));
+    if (purpose == Purpose::control) socket.notice_silence(options_.silence_timeout);
+    place(rank, purpose) = std::move(socket);
+  }
 
   Status is_gone(int rank) const {
     return Status(Code::peer_lost,
@@ -140,23 +156,38 @@ class Builder {
                   rank);
   }
 
-  static void note(int error, int64_t* refused_since) {
-    if (error != ECONNREFUSED) {
-      *refused_since = 0;
-    } else if (*refused_since == 0) {
-      *refused_since = now_us();
+  // What came of asking for a descriptor.
+  void note_descriptor(bool starving) {
+    if (!starving) {
+      starved_since_ = 0;
+    } else if (starved_since_ == 0) {
+      starved_since_ = now_us();
     }
+  }
+
+  static bool is_starving(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS; }
+
+  Status starved() const {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return Status(
+        Code::rendezvous,
+        "there is no file descriptor left for the connections between ranks: this process may have " +
+            std::to_string(limit.rlim_cur) + " open, and a rank needs " +
+            std::to_string(std::size(kPurposes)) +
+            " for each other rank; raise the limit (ulimit -n), or look for what leaks them",
+        rank_);
   }
 
   // A rank whose port has refused for some microseconds, or -1.
   int find_gone(int64_t us) {
     for (const auto& out : outgoing_) {
-      if (!out.done && refused_for(out.refused_since, us)) return out.rank;
+      if (!out.done && out.route.refused_for(us)) return out.rank;
     }
     for (auto& probe : probes_) {
       if (mesh_.control[static_cast<size_t>(probe.rank)].valid()) continue;
       look(probe);
-      if (refused_for(probe.refused_since, us)) return probe.rank;
+      if (probe.route.refused_for(us)) return probe.rank;
     }
     return -1;
   }
@@ -165,10 +196,9 @@ class Builder {
     if (probe.socket.valid()) {
       pollfd one{probe.socket.fd(), POLLOUT, 0};
       if (::poll(&one, 1, 0) > 0) {
-        note(connect_error(probe.socket), &probe.refused_since);
-        probe.socket.close();
+        judge(probe, connect_error(probe.socket));
       } else if (now_us() >= probe.next_at) {
-        probe.socket.close();
+        judge(probe, ETIMEDOUT);
       }
       return;
     }
@@ -176,32 +206,43 @@ class Builder {
     probe.next_at = now_us() + kProbeEveryUs;
     const PeerAddress& peer = peers_[static_cast<size_t>(probe.rank)];
     int why = 0;
-    if (Result<Socket> socket = start_connect(peer.address, peer.port, &why); socket.ok()) {
+    if (Result<Socket> socket = start_connect(probe.route.address(), peer.port, &why); socket.ok()) {
       probe.socket = std::move(*socket);
     } else {
-      note(why, &probe.refused_since);
+      judge(probe, why);
     }
+  }
+
+  static void judge(Probe& probe, int error) {
+    probe.route.note(error);
+    probe.socket.close();
+    if (error != 0) probe.route.next();
   }
 
   void start(Outgoing& out) {
     if (out.done || out.socket.valid() || now_us() < out.retry_at) return;
     const PeerAddress& peer = peers_[static_cast<size_t>(out.rank)];
     int why = 0;
-    Result<Socket> socket = start_connect(peer.address, peer.port, &why);
+    Result<Socket> socket = start_connect(out.route.address(), peer.port, &why);
+    note_descriptor(!socket.ok() && is_starving(why));
     if (!socket.ok()) {
-      note(why, &out.refused_since);
+      out.route.note(why);
       return postpone(out, socket.status().message());
     }
     out.socket = std::move(*socket);
     out.connecting = true;
     out.handshake.reset();
-    out.deadline = Deadline::after(options_.handshake_timeout);
+    out.deadline = Deadline::after(out.route.patience(options_.handshake_timeout));
   }
 
   void postpone(Outgoing& out, const std::string& why) {
     out.socket.close();
     out.handshake.reset();
-    out.last_problem = why;
+    out.last_problem = out.route.several() ? out.route.address() + ": " + why : why;
+    if (!out.route.next()) {
+      out.retry_at = now_us();
+      return;
+    }
     out.retry_at = now_us() + out.pause_us;
     out.pause_us = std::min(out.pause_us * 2, kLongestPauseUs);
   }
@@ -209,19 +250,21 @@ class Builder {
   Status advance(Outgoing& out) {
     if (out.done || !out.socket.valid()) return {};
     if (out.deadline.expired()) {
-      postpone(out, "no answer within handshake_timeout");
+      if (out.connecting) out.route.note(ETIMEDOUT);
+      postpone(out, out.connecting ? "no answer" : "no answer within handshake_timeout");
       return {};
     }
     if (out.connecting) {
       pollfd one{out.socket.fd(), POLLOUT, 0};
       if (::poll(&one, 1, 0) <= 0) return {};
       const int error = connect_error(out.socket);
-      note(error, &out.refused_since);
+      out.route.note(error);
       if (error != 0) {
         postpone(out, error_text(error));
         return {};
       }
       out.connecting = false;
+      out.deadline = Deadline::after(options_.handshake_timeout);
       const Introduction introduction{out.purpose, static_cast<uint32_t>(rank_),
                                       static_cast<uint32_t>(out.rank), static_cast<uint32_t>(peers_.size())};
       out.handshake = Handshake::client(out.socket.fd(), introduction, secret_);
@@ -235,17 +278,21 @@ class Builder {
     }
     const Status failure = out.handshake->failure();
     if (failure.code() == Code::authentication) {
-      return Status(Code::authentication, "connecting to " + name(out.rank) + ": " + failure.message(),
-                    out.rank);
+      out.distrusted = Status(Code::authentication,
+                              "connecting to " + name(out.rank) + ": " + failure.message(), out.rank);
     }
     postpone(out, failure.message());
-    return {};
+    return !out.route.several() || out.route.rounds() >= kDistrustedRounds ? out.distrusted : Status();
   }
 
   void welcome() {
     for (;;) {
-      Socket socket = listener_.try_accept();
-      if (!socket.valid()) return;
+      int why = 0;
+      Socket socket = listener_.try_accept(&why);
+      if (!socket.valid()) {
+        if (is_starving(why)) return make_room();
+        return note_descriptor(false);
+      }
       if (guests_.size() >= kMaxGuests) {
         guests_.erase(guests_.begin());
         ++mesh_.strangers;
@@ -257,6 +304,16 @@ class Builder {
           std::make_unique<Guest>(Guest{std::move(socket), Handshake::server(fd, expected, secret_),
                                         Deadline::after(options_.handshake_timeout)}));
     }
+  }
+
+  // No descriptor is left to take a connection with. Who is still proving itself has to make room, the oldest
+  // first: a rank among them tries again.
+  void make_room() {
+    note_descriptor(true);
+    listen_at_ = now_us() + kStarvedPauseUs;
+    if (guests_.empty()) return;
+    guests_.erase(guests_.begin());
+    ++mesh_.strangers;
   }
 
   void serve() {
@@ -290,8 +347,9 @@ class Builder {
       fds.push_back({mesh_.control[q].fd(), POLLRDHUP, 0});
       ranks.push_back(static_cast<int>(q));
     }
-    fds.push_back({listener_.fd(), POLLIN, 0});
-    int longest = deadline.poll_ms(100);
+    const bool listening = now_us() >= listen_at_;
+    if (listening) fds.push_back({listener_.fd(), POLLIN, 0});
+    int longest = deadline.poll_ms(listening ? 100 : static_cast<int>(kStarvedPauseUs / 1000));
     for (const auto& out : outgoing_) {
       if (out.done) continue;
       if (!out.socket.valid()) {
@@ -314,7 +372,9 @@ class Builder {
 
   std::string name(int rank) const {
     const PeerAddress& peer = peers_[static_cast<size_t>(rank)];
-    return "rank " + std::to_string(rank) + " at " + peer.address + " port " + std::to_string(peer.port);
+    std::string text = "rank " + std::to_string(rank) + " at " + peer.address;
+    for (const auto& other : peer.others) text += " or " + other;
+    return text + " port " + std::to_string(peer.port);
   }
 
   Status too_late() {
@@ -346,6 +406,8 @@ class Builder {
   std::vector<Outgoing> outgoing_;
   std::vector<std::unique_ptr<Guest>> guests_;
   std::vector<Probe> probes_;
+  int64_t starved_since_ = 0;  // since when no descriptor was left
+  int64_t listen_at_ = 0;      // when to look at the listener again
 };
 
 }  // namespace

@@ -5,6 +5,9 @@
 // and any number of handshakes at once, so neither a stranger, a half-open connection nor a slow one holds up
 // the ranks. Strangers are dropped and counted; attempts to reach a rank are repeated with growing pauses
 // until the connect deadline.
+//
+// A rank may have several addresses (see rendezvous/route.h): one that does not answer soon makes way for the
+// next, so a host whose first address is out of reach from some other host is reached by its second.
 #pragma once
 
 #include <string>
@@ -18,15 +21,17 @@
 namespace ring {
 
 struct PeerAddress {
-  std::string address;
+  std::string address;  // the one to try first
   int port = 0;
   std::string host_id;
+  std::vector<std::string> others = {};  // more addresses of the same rank, to be tried in turn
 };
 
 struct MeshOptions {
   double connect_timeout = 60;
   double handshake_timeout = 10;
   int socket_buffer_bytes = 0;
+  double silence_timeout = 30;
 };
 
 struct Mesh {

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -64,7 +65,7 @@ void ControlPlane::receive(int rank) {
     const IoResult io = peer.socket.try_receive(peer.inbox.data() + peer.inbox_used, room);
     peer.inbox_used += io.bytes;
     if (io.bytes > 0) parse(rank);
-    if (io.closed) mark_gone(rank);
+    if (io.closed) mark_gone(rank, io.error);
     if (io.closed || io.bytes < room) return;
   }
 }
@@ -127,11 +128,14 @@ bool ControlPlane::dispatch(int rank, Type type, uint32_t sequence, ByteView pay
   return false;
 }
 
-void ControlPlane::mark_gone(int rank) {
+void ControlPlane::mark_gone(int rank, int error) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   if (peer.state == State::alive) {
     peer.state = State::dead;
-    if (dead_rank_ < 0) dead_rank_ = rank;
+    if (dead_rank_ < 0) {
+      dead_rank_ = rank;
+      dead_error_ = error;
+    }
   }
   peer.socket.close();
 }
@@ -160,9 +164,14 @@ Status ControlPlane::check_stream(int waiting_for) {
     // An abort explains a death better than the death itself: give one that is under way a moment.
     for (int i = 0; i < 10 && failure_.ok(); ++i) pump(2);
     if (failure_.ok()) {
+      const bool silent =
+          dead_error_ == ETIMEDOUT || dead_error_ == EHOSTUNREACH || dead_error_ == ENETUNREACH;
       failure_ =
           Status(Code::peer_lost,
-                 "rank " + std::to_string(dead_rank_) + " is lost: its connection broke without a goodbye",
+                 "rank " + std::to_string(dead_rank_) + " is lost: " +
+                     (silent ? "nothing was heard from its host within silence_timeout; is the network "
+                               "between the hosts cut, or the host down?"
+                             : "its connection broke without a goodbye"),
                  dead_rank_);
     }
   }

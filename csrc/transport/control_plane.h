@@ -29,7 +29,7 @@ namespace ring {
 
 class ControlPlane final : public Watch {
  public:
-  // links[q] is the connection to rank q; links[rank] is unused.
+  // links[q] is the connection to rank q; links[rank] is unused. A connection that notices silence says so.
   ControlPlane(int rank, std::vector<Socket> links, WaitPolicy policy);
 
   int rank() const { return rank_; }
@@ -79,7 +79,7 @@ class ControlPlane final : public Watch {
   void receive(int rank);
   void parse(int rank);
   bool dispatch(int rank, Type type, uint32_t sequence, ByteView payload);
-  void mark_gone(int rank);
+  void mark_gone(int rank, int error = 0);
   void pump(int timeout_ms);
   bool flushed() const;
   int first_missing() const;
@@ -91,6 +91,7 @@ class ControlPlane final : public Watch {
   int waiting_for_ = -1;   // what a query is answered with
   Status failure_;
   int dead_rank_ = -1;
+  int dead_error_ = 0;  // with which its connection broke; 0: it just ended
 };
 
 }  // namespace ring

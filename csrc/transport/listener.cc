@@ -65,8 +65,10 @@ Result<Listener> Listener::open(const std::string& address, int port) {
                                       "; choose another address or port 0");
 }
 
-Socket Listener::try_accept() const {
-  return Socket(::accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+Socket Listener::try_accept(int* why) const {
+  Socket socket(::accept4(socket_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (why != nullptr) *why = socket.valid() ? 0 : errno;
+  return socket;
 }
 
 }  // namespace ring

@@ -16,8 +16,8 @@ class Listener {
   int fd() const { return socket_.fd(); }
   bool valid() const { return socket_.valid(); }
   void close() { socket_.close(); }
-  // One waiting connection, or an invalid socket when there is none.
-  Socket try_accept() const;
+  // One waiting connection, or an invalid socket when there is none; `why` gets the errno.
+  Socket try_accept(int* why = nullptr) const;
 
  private:
   Socket socket_;

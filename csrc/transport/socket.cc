@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -77,6 +78,19 @@ void Socket::tune(int buffer_bytes, bool same_host) const {
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
   }
+}
+
+void Socket::notice_silence(double seconds) const {
+  const int on = 1;
+  const int third = std::max(1, static_cast<int>(seconds / 3));
+  const int sixth = std::max(1, static_cast<int>(seconds / 6));
+  const int probes = std::max(2, static_cast<int>(seconds / sixth) - third / sixth);
+  const auto limit_ms = static_cast<unsigned>(std::min(seconds, 1e6) * 1000);
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_KEEPIDLE, &third, sizeof third);
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_KEEPINTVL, &sixth, sizeof sixth);
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  ::setsockopt(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
+  ::setsockopt(fd_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
 int Socket::unsent_bytes() const {

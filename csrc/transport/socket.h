@@ -43,6 +43,10 @@ class Socket {
 
   // Latency first. Same-host connections use reno where the kernel has it: twice the throughput of BBR there.
   void tune(int buffer_bytes, bool same_host) const;
+  // From now on the connection breaks (ETIMEDOUT) when nothing was heard from the peer's kernel for so many
+  // seconds, neither an acknowledgement nor an answer to the probes that a quiet connection sends. Only for
+  // connections whose receiver always reads: bytes that are not taken count as silence.
+  void notice_silence(double seconds) const;
   // Bytes that the peer's kernel has not acknowledged yet.
   int unsent_bytes() const;
   void shutdown_write() const;

@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from spark_ring import _core
+from spark_ring.addresses import announced_addresses
 from spark_ring.config import inherited_environment, settings
 from spark_ring.errors import SparkRingError
 from spark_ring.launch.local import run
-from spark_ring.peers import announced_address
 
 __all__ = ["report"]
 
@@ -67,7 +67,8 @@ def _java() -> str:
 
 def _address() -> str:
     try:
-        return f"{announced_address(settings(), '')} (announced to other hosts when no driver is known)"
+        announced = ", ".join(announced_addresses(settings(), ""))
+        return f"{announced} (announced to other hosts when no driver is known)"
     except SparkRingError as error:
         return str(error)
 

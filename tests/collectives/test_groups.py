@@ -276,15 +276,15 @@ def test_named_groups_may_be_made_by_several_threads_in_any_order() -> None:
 def test_a_rank_that_cannot_listen_says_so_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     from spark_ring import peers
 
-    whole = peers.announced_address
+    whole = peers.announced_addresses
     broken = threading.local()
 
-    def announced_address(*args: Any) -> str:
+    def announced_addresses(*args: Any) -> list[str]:
         if getattr(broken, "now", False):
             raise RendezvousError("no descriptor left")
         return whole(*args)
 
-    monkeypatch.setattr(peers, "announced_address", announced_address)
+    monkeypatch.setattr(peers, "announced_addresses", announced_addresses)
 
     def work(comm: Communicator) -> list[Any]:
         broken.now = comm.rank == 2

@@ -43,6 +43,11 @@ def test_good_announcements_come_back_in_rank_order() -> None:
         ([_text(0), _text(1, address="worker-1.local")], 1, "worker-1.local"),
         ([_text(0), _text(1) + " " * 5000], 1, "at most 4096"),
         ([_text(0), _text(1, protocol=99, version="9")], 1, r"rank 1 speaks protocol 99 \(spark_ring 9\)"),
+        ([_text(0), _text(1, others="10.0.0.2")], 1, "others is not a list"),
+        ([_text(0), _text(1, others=["10.0.0.2"] * 8)], 1, "others is not a list of fewer than 8"),
+        ([_text(0), _text(1, others=["host-b"])], 1, "host-b"),
+        ([_text(0), _text(1, others=[7])], 1, "7 is no address"),
+        ([_text(0), _text(1, address="fe80::1%eth0")], 1, "zone of another host"),
         ([_text(0), _text(1, port=4000)], 1, "rank 0 and rank 1 both announce 10.0.0.1 port 4000"),
         ([_text(0), _text(1, address="127.0.0.2", machine="n")], 1, "rank 1 announces 127.*rank 0.*_ADDRESS"),
         ([_text(0, address="::1"), _text(1, machine="n")], 0, "rank 0 announces ::1.*SPARK_RING_ADDRESS"),
@@ -57,64 +62,20 @@ def test_an_announcement_that_cannot_work_is_refused_with_rank_and_setting(
     assert caught.value.rank == rank
 
 
+def test_a_further_address_that_two_machines_have_is_left_out() -> None:
+    """The bridge of a container engine is 172.17.0.1 everywhere."""
+    texts = [
+        _text(0, address="10.0.0.1", machine="m", others=["172.17.0.1", "10.1.0.1"]),
+        _text(1, address="10.0.0.1", machine="m", others=["172.17.0.1", "10.1.0.1"]),
+        _text(2, address="10.0.0.2", machine="n", others=["172.17.0.1", "10.1.0.2"]),
+    ]
+    others = [announcement.others for announcement in peers.read_announcements(texts, 0, 3)]
+    assert others == [("10.1.0.1",), ("10.1.0.1",), ("10.1.0.2",)]
+
+
 def test_loopback_is_fine_on_one_machine_also_when_it_pretends_to_be_two() -> None:
     texts = [_text(rank, address="127.0.0.1", host_id=f"pretended-{rank}") for rank in range(2)]
     assert [a.host_id for a in peers.read_announcements(texts, 0, 2)] == ["pretended-0", "pretended-1"]
-
-
-def test_the_address_setting_wins_and_must_be_an_address() -> None:
-    """Case 115."""
-    assert peers.announced_address(Settings(address="10.1.2.3"), "127.0.0.1:5") == "10.1.2.3"
-    assert peers.announced_address(Settings(address="fe80::1"), "") == "fe80::1"
-    with pytest.raises(ConfigError, match=r"SPARK_RING_ADDRESS.*'my-host'.*must be an IP address"):
-        peers.announced_address(Settings(address="my-host"), "")
-
-
-def test_without_the_setting_the_route_decides() -> None:
-    assert peers.announced_address(Settings(), "127.0.0.1:5") == "127.0.0.1"
-    assert peers.announced_address(Settings(rendezvous="127.0.0.1:5"), "") == "127.0.0.1"
-    assert peers.announced_address(Settings(), "localhost") == "127.0.0.1"
-
-
-@pytest.mark.parametrize(
-    ("toward", "routes", "expected"),
-    [
-        ("driver", {"driver": "10.0.0.7", "default": "10.0.0.8"}, "10.0.0.7"),
-        ("driver", {"driver": "127.0.1.1", "default": "10.0.0.8"}, "10.0.0.8"),
-        ("driver", {"default": "10.0.0.8"}, "10.0.0.8"),
-        ("", {"default": "10.0.0.8"}, "10.0.0.8"),
-        ("driver", {}, "127.0.0.1"),
-        ("", {}, "127.0.0.1"),
-    ],
-)
-def test_a_name_that_resolves_to_loopback_or_not_at_all_is_not_trusted(
-    toward: str, routes: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Case 113: the default route decides instead; loopback only when there is no network at all."""
-
-    def local_address_for(target: str) -> str:
-        key = "default" if target == "192.0.2.1" else target
-        if key not in routes:
-            raise RendezvousError(f"{target} cannot be resolved")
-        return routes[key]
-
-    monkeypatch.setattr(peers._core, "local_address_for", local_address_for)
-    assert peers.announced_address(Settings(), toward) == expected
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "host"),
-    [
-        ("10.0.0.1:99", "10.0.0.1"),
-        ("10.0.0.1", "10.0.0.1"),
-        ("[::1]:99", "::1"),
-        ("::1", "::1"),
-        ("h:1", "h"),
-        ("", ""),
-    ],
-)
-def test_the_host_of_an_endpoint(endpoint: str, host: str) -> None:
-    assert peers.host_of(endpoint) == host
 
 
 def test_connecting_needs_a_secret_and_a_rank_in_range() -> None:

@@ -1,4 +1,7 @@
 // Connecting, with strangers in the way.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 
 #include "check.h"
@@ -132,5 +135,79 @@ TEST(no_secret_and_no_such_rank_are_refused) {
     auto engine = ring::Engine::connect(std::move(meeting.listeners[0]), rank, meeting.peers, secret,
                                         ranks::quick_options("auto"), ranks::kNever);
     CHECK(engine.status().code() == Code::config);
+  }
+}
+
+TEST(a_rank_is_reached_by_its_second_address) {
+  ranks::Meeting meeting(ranks::one_host(3));
+  for (auto& peer : meeting.peers) {
+    peer.others = {peer.address};
+    peer.address = "127.0.0.77";  // nobody listens there
+  }
+  ranks::in_threads(3, [&](int rank) {
+    if (rank == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1800));  // longer than a refusal lasts
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", ranks::quick_options("auto"), ranks::kNever);
+    CHECK_OK(engine.status());
+    if (engine.ok()) CHECK_OK((*engine)->run_now(ring::Request(), ranks::kNever));
+  });
+}
+
+TEST(a_stranger_behind_one_of_several_addresses_is_passed_over) {
+  ranks::Meeting meeting(ranks::one_host(2)), other(ranks::one_host(2));
+  auto stranger = ring::Listener::open("127.0.0.78", meeting.peers[0].port);
+  CHECK_OK(stranger.status());
+  meeting.peers[0].others = {"127.0.0.1"};
+  meeting.peers[0].address = "127.0.0.78";
+  ring::Options brief = ranks::quick_options("auto");
+  brief.connect_timeout = 3;
+  ranks::in_threads(3, [&](int rank) {
+    if (rank == 2) {  // rank 0 of a job with another secret
+      auto engine =
+          ring::Engine::connect(std::move(*stranger), 0, other.peers, "theirs", brief, ranks::kNever);
+      CHECK(!engine.ok());
+      return;
+    }
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "ours", ranks::quick_options("auto"), ranks::kNever);
+    CHECK_OK(engine.status());
+  });
+}
+
+namespace {
+
+// Leaves this process `free` descriptors to open, for as long as it lives.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(int free) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = ::dup(0);  // the lowest that is free
+    ::close(next);
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(next + free);
+    CHECK_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST(a_rank_without_descriptors_says_so_and_names_the_limit) {
+  for (const int rank : {0, 1}) {  // the one that accepts, the one that connects
+    ranks::Meeting meeting(ranks::one_host(2));
+    ring::Socket client = call(meeting.peers[0].port);
+    const FewDescriptors few(0);
+    const ring::Deadline soon = ring::Deadline::after(15);
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", ranks::quick_options("auto"), ranks::kNever);
+    CHECK(!soon.expired());
+    CHECK(engine.status().code() == Code::rendezvous);
+    CHECK_EQ(engine.status().rank(), rank);
+    CHECK_CONTAINS(engine.status().message(), "no file descriptor left");
+    CHECK_CONTAINS(engine.status().message(), "raise the limit (ulimit -n)");
   }
 }
