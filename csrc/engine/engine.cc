@@ -131,7 +131,9 @@ Status Engine::look(int peer) {
   if (!lock.owns_lock()) return {};  // whoever drives learns it, and fail() tells the courier
   if (!failure_.ok()) return failure_;
   if (closed_ || fabric_ == nullptr) return {};
-  return peer < 0 ? lookout_.check_stream(-1) : lookout_.check(peer);
+  Status status = peer < 0 ? lookout_.check_stream(-1) : lookout_.check(peer);
+  if (!fabric_->control().failure().ok()) record(fabric_->control().failure(), false);
+  return status;
 }
 
 void Engine::ensure_thread() {
@@ -235,14 +237,7 @@ void Engine::fail(Status status, const OperationPtr& blamed) {
     const bool own = status.code() == Code::interrupted || status.code() == Code::closed ||
                      (status.code() == Code::aborted && status.rank() == topology_.rank);
     if (own) status = Status(Code::aborted, status.message(), topology_.rank, status.operation());
-    failure_ = status;
-    if (own || fabric_->control().failure().ok()) fabric_->control().send_abort(status);
-    const Status later(status.code(),
-                       "the communicator cannot be used any more since " + status.operation() +
-                           " failed: " + status.message(),
-                       status.rank());
-    queue_.shut(later);
-    courier_->fail(later);
+    record(status, own);
   }
   std::vector<OperationPtr> pending;
   queue_.snapshot(&pending);
@@ -250,6 +245,19 @@ void Engine::fail(Status status, const OperationPtr& blamed) {
     const std::string title = one->descriptor.title();
     end(one, status.with(this_size(*one) + ": " + status.message(), title));
   }
+}
+
+// The first failure: kept, told to the other ranks if they may not know it, and to whatever comes later.
+void Engine::record(const Status& failure, bool own) {
+  failure_ = failure;
+  ControlPlane& control = fabric_->control();
+  if (own || control.failure().ok() || control.discovered()) control.send_abort(failure);
+  const std::string since = failure.operation().empty() ? "" : " since " + failure.operation() + " failed";
+  const Status later(failure.code(),
+                     "the communicator cannot be used any more" + since + ": " + failure.message(),
+                     failure.rank());
+  queue_.shut(later);
+  courier_->fail(later);
 }
 
 void Engine::abort(const std::string& reason) {

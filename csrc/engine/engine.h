@@ -66,6 +66,7 @@ class Engine {
   void end(const OperationPtr& operation, Status status);
   // Ends everything with a failure, tells the other ranks.
   void fail(Status status, const OperationPtr& blamed);
+  void record(const Status& failure, bool own);
   // For the courier: what is known of a peer's end, or (-1) of a failure.
   Status look(int peer);
   Status explain_timeout(const Status& status, const Operation& operation);

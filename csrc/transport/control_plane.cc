@@ -164,6 +164,7 @@ Status ControlPlane::check_stream(int waiting_for) {
     // An abort explains a death better than the death itself: give one that is under way a moment.
     for (int i = 0; i < 10 && failure_.ok(); ++i) pump(2);
     if (failure_.ok()) {
+      discovered_ = true;
       const bool silent =
           dead_error_ == ETIMEDOUT || dead_error_ == EHOSTUNREACH || dead_error_ == ENETUNREACH;
       failure_ =

@@ -45,6 +45,9 @@ class ControlPlane final : public Watch {
   Status check_stream(int waiting_for) override;
   // What is known to have gone wrong, without looking.
   const Status& failure() const { return failure_; }
+  // True if this rank itself has noticed the failure, by a connection that broke. The others may not see it
+  // yet, or never: they have to be told.
+  bool discovered() const { return discovered_; }
   bool said_goodbye(int peer) const { return peers_[static_cast<size_t>(peer)].state == State::goodbye; }
 
   // After a deadline: asks everybody whom they wait for and follows the answers to the rank that is silent.
@@ -90,6 +93,7 @@ class ControlPlane final : public Watch {
   uint32_t sequence_ = 0;  // of the next exchange
   int waiting_for_ = -1;   // what a query is answered with
   Status failure_;
+  bool discovered_ = false;
   int dead_rank_ = -1;
   int dead_error_ = 0;  // with which its connection broke; 0: it just ended
 };
