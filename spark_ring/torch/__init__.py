@@ -6,11 +6,14 @@
     optimizer = ring.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     ring.broadcast_parameters(model.state_dict(), root_rank=0)
     ring.broadcast_optimizer_state(optimizer, root_rank=0)
+
+Importing it also makes ``torch.distributed.init_process_group("spark_ring")`` work.
 """
 
 from __future__ import annotations
 
 from spark_ring.ops import Average, Max, Min, Product, ReduceOp, Sum
+from spark_ring.torch.backend import register
 from spark_ring.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -92,3 +95,5 @@ __all__ = [
     "size",
     "synchronize",
 ]
+
+register()

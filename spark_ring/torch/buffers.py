@@ -11,7 +11,7 @@ import torch
 from spark_ring._core import Buffer
 from spark_ring.errors import DataError
 
-__all__ = ["buffer_of", "check_movable", "check_reducible", "dtype_name", "dtype_named"]
+__all__ = ["buffer_of", "check_dense", "check_movable", "check_reducible", "dtype_name", "dtype_named"]
 
 _REDUCED = {
     torch.float16: "float16",
@@ -31,14 +31,20 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
     return Buffer.from_pointer(tensor.data_ptr(), list(tensor.shape), _MOVED[tensor.dtype], tensor)
 
 
-def check_reducible(tensor: torch.Tensor, operation: str, op: str) -> None:
+def check_reducible(tensor: torch.Tensor, operation: str, op: str, *, whole_average: bool = False) -> None:
     """Refuse a tensor that the ring cannot do arithmetic on.
+
+    Args:
+        tensor: what would be reduced.
+        operation: for the message.
+        op: the reduction's text.
+        whole_average: allow the average of integers, rounded toward zero.
 
     Raises:
         DataError: wrong kind of object, device, layout or dtype, or the average of integers.
     """
     _check(tensor, operation, _REDUCED)
-    if op == "average" and not tensor.dtype.is_floating_point:
+    if op == "average" and not whole_average and not tensor.dtype.is_floating_point:
         raise DataError(
             f"{operation}: the average of {tensor.dtype} would have to round; use op=Sum and divide, "
             "or convert to a floating dtype first"
@@ -52,6 +58,15 @@ def check_movable(tensor: torch.Tensor, operation: str) -> None:
         DataError: wrong kind of object, device, layout or dtype.
     """
     _check(tensor, operation, _MOVED)
+
+
+def check_dense(tensor: torch.Tensor, operation: str) -> None:
+    """Refuse what is not a dense tensor on the CPU; its dtype does not matter.
+
+    Raises:
+        DataError: wrong kind of object, device or layout.
+    """
+    _check(tensor, operation, None)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -71,7 +86,7 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def _check(tensor: torch.Tensor, operation: str, known: dict[torch.dtype, str]) -> None:
+def _check(tensor: torch.Tensor, operation: str, known: dict[torch.dtype, str] | None) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise DataError(f"{operation}: expected a torch.Tensor, found {type(tensor).__name__}")
     if tensor.layout != torch.strided:
@@ -80,7 +95,7 @@ def _check(tensor: torch.Tensor, operation: str, known: dict[torch.dtype, str]) 
         )
     if tensor.device.type != "cpu":
         raise DataError(f"{operation}: the tensor is on {tensor.device}; the ring takes CPU tensors (cpu())")
-    if tensor.dtype not in known:
+    if known is not None and tensor.dtype not in known:
         raise DataError(
             f"{operation}: dtype {tensor.dtype} is not supported; it takes {', '.join(known.values())}"
         )

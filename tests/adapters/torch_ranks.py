@@ -99,26 +99,24 @@ def gradients() -> str:
     (ring.broadcast(x, root_rank=1 % size) * scales[rank]).sum().backward()
     assert torch.allclose(x.grad, torch.full((3,), sum(scales) if rank == 1 % size else 0.0)), x.grad
     if size > 1:
-        _refused(lambda: ring.allreduce(torch.ones(1, requires_grad=True), op=ring.Max), "no gradient")
+        refused(lambda: ring.allreduce(torch.ones(1, requires_grad=True), op=ring.Max), "no gradient")
     return "well"
 
 
 def refusals() -> str:
     """What cannot be used is refused on the rank that asks, by name, before anything is sent."""
-    _refused(
-        lambda: ring.allreduce(torch.ones(2, dtype=torch.int64), name="n"), "'n'.*average of torch.int64"
-    )
-    _refused(lambda: ring.allreduce(torch.ones(2, dtype=torch.bool), op=ring.Sum), "torch.bool")
-    _refused(lambda: ring.allreduce(torch.eye(2).to_sparse()), "dense")
-    _refused(lambda: ring.allreduce(torch.ones(2, device="meta")), "on meta")
-    _refused(lambda: ring.allreduce([1.0]), "list")
-    _refused(lambda: ring.broadcast(torch.ones(1), root_rank=ring.size()), "root_rank")
-    _refused(lambda: ring.reducescatter(torch.tensor(1.0)), "0-d")
+    refused(lambda: ring.allreduce(torch.ones(2, dtype=torch.int64), name="n"), "'n'.*average of torch.int64")
+    refused(lambda: ring.allreduce(torch.ones(2, dtype=torch.bool), op=ring.Sum), "torch.bool")
+    refused(lambda: ring.allreduce(torch.eye(2).to_sparse()), "dense")
+    refused(lambda: ring.allreduce(torch.ones(2, device="meta")), "on meta")
+    refused(lambda: ring.allreduce([1.0]), "list")
+    refused(lambda: ring.broadcast(torch.ones(1), root_rank=ring.size()), "root_rank")
+    refused(lambda: ring.reducescatter(torch.tensor(1.0)), "0-d")
     assert ring.allreduce(torch.ones(1), op=ring.Sum).item() == ring.size()
     return "well"
 
 
-def _refused(call: Callable[[], Any], message: str, kind: type[Exception] = DataError) -> None:
+def refused(call: Callable[[], Any], message: str, kind: type[Exception] = DataError) -> None:
     """``pytest.raises`` without pytest, whose import would cost every rank a second."""
     raised = None
     try:
@@ -148,7 +146,7 @@ def parameters() -> str:
     assert bool(complex_one["b"])
     if ring.size() > 1:
         shape = (2, 3) if ring.rank() == 1 else (3, 2)
-        _refused(
+        refused(
             lambda: ring.broadcast_parameters({"w": torch.zeros(shape)}),
             r"rank 1 has w \(float32, \(2, 3\)\) where rank 0 has w \(float32, \(3, 2\)\)",
             MismatchError,
@@ -237,7 +235,7 @@ def unknown_state() -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if ring.rank() == 0:
         optimizer.param_groups[0]["hook"] = print
-    _refused(lambda: ring.broadcast_optimizer_state(optimizer), "'hook'.*nothing is pickled")
+    refused(lambda: ring.broadcast_optimizer_state(optimizer), "'hook'.*nothing is pickled")
     assert ring.allreduce(torch.ones(1), op=ring.Sum).item() == ring.size()
     return "well"
 
@@ -437,10 +435,10 @@ def _refused_uses() -> None:
     )
     rows = _batch(0, ring.rank())
     model(rows).square().mean().backward()
-    _refused(optimizer.zero_grad, "being reduced and would be lost", RuntimeError)
-    _refused(lambda: model(rows).square().mean().backward(), "backward_passes_per_step", RuntimeError)
+    refused(optimizer.zero_grad, "being reduced and would be lost", RuntimeError)
+    refused(lambda: model(rows).square().mean().backward(), "backward_passes_per_step", RuntimeError)
     with optimizer.skip_synchronize():
-        _refused(optimizer.step, r"call synchronize\(\)", RuntimeError)
+        refused(optimizer.step, r"call synchronize\(\)", RuntimeError)
     optimizer.step()
     optimizer.zero_grad()
 
