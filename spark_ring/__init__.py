@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spark_ring.config import Settings as Settings
     from spark_ring.config import settings as settings
     from spark_ring.launch.local import run as run
+    from spark_ring.ops import Adasum as Adasum
     from spark_ring.ops import Average as Average
     from spark_ring.ops import Max as Max
     from spark_ring.ops import Min as Min
@@ -35,22 +36,29 @@ if TYPE_CHECKING:
     from spark_ring.world import allgather_object as allgather_object
     from spark_ring.world import allreduce as allreduce
     from spark_ring.world import allreduce_async as allreduce_async
+    from spark_ring.world import alltoall as alltoall
+    from spark_ring.world import alltoall_async as alltoall_async
     from spark_ring.world import barrier as barrier
     from spark_ring.world import broadcast as broadcast
     from spark_ring.world import broadcast_async as broadcast_async
     from spark_ring.world import broadcast_object as broadcast_object
     from spark_ring.world import cross_rank as cross_rank
     from spark_ring.world import cross_size as cross_size
+    from spark_ring.world import gather as gather
+    from spark_ring.world import gather_async as gather_async
     from spark_ring.world import grouped_allreduce as grouped_allreduce
     from spark_ring.world import grouped_allreduce_async as grouped_allreduce_async
     from spark_ring.world import init as init
     from spark_ring.world import is_initialized as is_initialized
+    from spark_ring.world import join as join
     from spark_ring.world import local_rank as local_rank
     from spark_ring.world import local_size as local_size
     from spark_ring.world import rank as rank
     from spark_ring.world import reducescatter as reducescatter
     from spark_ring.world import reducescatter_async as reducescatter_async
     from spark_ring.world import remove_process_set as remove_process_set
+    from spark_ring.world import scatter as scatter
+    from spark_ring.world import scatter_async as scatter_async
     from spark_ring.world import shutdown as shutdown
     from spark_ring.world import size as size
 
@@ -61,7 +69,7 @@ _HOME = {
     "spark_ring.communicator": ("Communicator", "Handle"),
     "spark_ring.config": ("Settings", "settings"),
     "spark_ring.launch.local": ("run",),
-    "spark_ring.ops": ("Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
+    "spark_ring.ops": ("Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"),
     "spark_ring.process_sets": ("ProcessSet", "global_process_set"),
     "spark_ring.spark": ("TorchEstimator", "TorchModel"),
     "spark_ring.world": (
@@ -71,22 +79,29 @@ _HOME = {
         "allgather_object",
         "allreduce",
         "allreduce_async",
+        "alltoall",
+        "alltoall_async",
         "barrier",
         "broadcast",
         "broadcast_async",
         "broadcast_object",
         "cross_rank",
         "cross_size",
+        "gather",
+        "gather_async",
         "grouped_allreduce",
         "grouped_allreduce_async",
         "init",
         "is_initialized",
+        "join",
         "local_rank",
         "local_size",
         "rank",
         "reducescatter",
         "reducescatter_async",
         "remove_process_set",
+        "scatter",
+        "scatter_async",
         "shutdown",
         "size",
     ),
@@ -94,6 +109,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "Adasum",
     "Average",
     "Communicator",
     "FittedModel",
@@ -114,6 +130,8 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "allreduce_async",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_async",
@@ -121,11 +139,14 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "errors",
+    "gather",
+    "gather_async",
     "global_process_set",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",
     "is_initialized",
+    "join",
     "load_model",
     "local_rank",
     "local_size",
@@ -134,6 +155,8 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "run",
+    "scatter",
+    "scatter_async",
     "settings",
     "shutdown",
     "size",

@@ -69,11 +69,11 @@ class Handle:
         A timeout raises CollectiveTimeoutError and leaves the operation pending.
         """
     def result_shapes(self) -> list[list[int]]:
-        """After ``wait`` of an allgather: the first dimension of each rank's input."""
+        """After ``wait`` of what gathers rows: how many came from each rank; of a join: ``[[last rank]]``."""
     def take_result(self) -> Any:
-        """After ``wait`` of an allgather: its output bytes as a writable buffer-protocol object, once."""
+        """After ``wait`` of what makes its output: the bytes as a writable buffer-protocol object, once."""
     def received(self) -> tuple[str, tuple[int, ...]]:
-        """After ``wait`` of a receive without a buffer: dtype and shape of what came."""
+        """After ``wait`` of a receive without a buffer, or of a scatter: dtype and shape of what came."""
     def add_done_callback(self, callback: Any) -> None:
         """Call ``callback()`` (with the GIL) once finished, from the thread that drives the ring or at once.
 
@@ -115,12 +115,20 @@ class Communicator:
         prescale: float,
         postscale: float,
     ) -> Handle:
-        """Reduce one tensor or a group, also in place. op: sum|average|min|max|product."""
+        """Reduce one tensor or a group, also in place. op: sum|average|min|max|product|adasum."""
     def broadcast(self, buffer: Buffer, root: int, name: str) -> Handle: ...
     def allgather(self, input: Buffer, name: str) -> Handle:
         """First dimensions may differ between ranks; the other dimensions and the dtype may not."""
     def reducescatter(self, input: Buffer, output: Buffer, op: str, name: str) -> Handle:
         """Split along dimension 0: the first ``d0 % size`` ranks get one row more."""
+    def gather(self, input: Buffer, root: int, name: str) -> Handle:
+        """As allgather, but only the root receives."""
+    def alltoall(self, input: Buffer, splits: list[int], name: str) -> Handle:
+        """``splits[r]`` rows go to rank r; none: equal parts."""
+    def scatter(self, input: Buffer | None, root: int, splits: list[int], name: str) -> Handle:
+        """``splits[r]`` rows of the root's input go to rank r; the others give ``None`` and no splits."""
+    def join(self) -> Handle:
+        """Ends when all ranks have joined; until then this rank takes part in what the others do."""
     def barrier(self, name: str) -> Handle: ...
     def allreduce_now(
         self,

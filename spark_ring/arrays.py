@@ -13,7 +13,7 @@ import numpy as np
 from spark_ring._core import Buffer
 from spark_ring.errors import DataError
 
-__all__ = ["Array", "as_input", "as_output", "buffer_of", "output_for"]
+__all__ = ["Array", "as_input", "as_output", "buffer_of", "dtype_named", "output_for"]
 
 Array = np.ndarray[Any, Any]
 
@@ -92,6 +92,21 @@ def buffer_of(array: Array, *, writable: bool) -> Buffer:
         # It is of ml_dtypes, and the buffer protocol has no letter for it.
         return Buffer.from_pointer(array.ctypes.data, list(array.shape), "bfloat16", array)
     return Buffer.from_array(array, writable)
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Return the NumPy dtype of a native dtype's name.
+
+    Raises:
+        DataError: ``"bfloat16"`` without ml_dtypes, which brings it to NumPy.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise DataError("bfloat16 arrays need the package ml_dtypes; pip install ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 def _overlap(a: Array, b: Array) -> bool:

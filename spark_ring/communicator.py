@@ -26,6 +26,7 @@ from spark_ring import _core, messages, objects, peers
 from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
 from spark_ring.config import Settings
 from spark_ring.errors import DataError
+from spark_ring.exchanges import Exchanges
 from spark_ring.groups import Lineage, make_group, split
 from spark_ring.handle import Handle
 from spark_ring.ops import ReduceOp
@@ -33,7 +34,7 @@ from spark_ring.ops import ReduceOp
 __all__ = ["Communicator", "Handle", "ReduceOp"]
 
 
-class Communicator:
+class Communicator(Exchanges):
     """One group of ranks. Thread-safe; a context manager that closes, or aborts when an exception passes.
 
     Attributes:
@@ -117,9 +118,10 @@ class Communicator:
 
         Args:
             array: the input, of the same shape and dtype on every rank.
-            op: sum, average, min, max or product. float16 and bfloat16 accumulate in float32. Sums and
-                products of integers wrap; their average is the exact sum divided by the world size, rounded
-                toward zero. bool has min (and), max (or) and product (and).
+            op: sum, average, min, max, product or adasum. float16 and bfloat16 accumulate in float32. Sums
+                and products of integers wrap; their average is the exact sum divided by the world size,
+                rounded toward zero. bool has min (and), max (or) and product (and). Adasum (Maleki et al.,
+                2020, arXiv 2006.02924) is for floating dtypes: it adds what differs, averages what agrees.
             out: where the result goes; ``array`` itself for in place. ``None`` makes a new array.
             name: matches the operation across ranks; ``None`` matches by order.
             prescale: factor applied to the input before the reduction (floating dtypes).

@@ -6,7 +6,7 @@ from enum import Enum
 
 from spark_ring.errors import ConfigError
 
-__all__ = ["Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "ReduceOp", "Sum"]
 
 
 class ReduceOp(str, Enum):
@@ -17,6 +17,7 @@ class ReduceOp(str, Enum):
     Min = "min"
     Max = "max"
     Product = "product"
+    Adasum = "adasum"
 
     # Equal to its text, so of the same hash; Enum would hash the member's name (and do so slowly).
     __hash__ = str.__hash__
@@ -38,6 +39,7 @@ class ReduceOp(str, Enum):
 
 _TEXTS = {op.value: op.value for op in ReduceOp}
 
+Adasum = ReduceOp.Adasum
 Sum = ReduceOp.Sum
 Average = ReduceOp.Average
 Min = ReduceOp.Min

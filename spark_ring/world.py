@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from spark_ring.arrays import Array
 from spark_ring.communicator import Communicator, Handle
@@ -32,6 +32,8 @@ __all__ = [
     "allgather_object",
     "allreduce",
     "allreduce_async",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_async",
@@ -39,11 +41,14 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current",
+    "gather",
+    "gather_async",
     "global_process_set",
     "grouped_allreduce",
     "grouped_allreduce_async",
     "init",
     "is_initialized",
+    "join",
     "launched_with",
     "local_rank",
     "local_size",
@@ -51,6 +56,8 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "scatter",
+    "scatter_async",
     "shutdown",
     "size",
     "use",
@@ -353,6 +360,108 @@ def allgather(
 def allgather_async(array: Any, *, name: str | None = None, process_set: ProcessSet | None = None) -> Handle:
     """Start an allgather; see :meth:`Communicator.allgather_async`."""
     return _of(process_set, "allgather").allgather_async(array, name=name)
+
+
+@overload
+def alltoall(
+    array: Any,
+    splits: None = None,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> Array: ...
+
+
+@overload
+def alltoall(
+    array: Any,
+    splits: Sequence[int],
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> tuple[Array, Array]: ...
+
+
+def alltoall(
+    array: Any,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> Array | tuple[Array, Array]:
+    """Send rows to every rank and receive some from each; see :meth:`Communicator.alltoall`."""
+    handle = _of(process_set, "alltoall").alltoall_async(array, splits, name=name)
+    result: Array | tuple[Array, Array] = handle.wait(timeout)
+    return result
+
+
+def alltoall_async(
+    array: Any,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Handle:
+    """Start an alltoall; see :meth:`Communicator.alltoall_async`."""
+    return _of(process_set, "alltoall").alltoall_async(array, splits, name=name)
+
+
+def gather(
+    array: Any,
+    root: int = 0,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> Array | None:
+    """Concatenate the arrays of all ranks on one; see :meth:`Communicator.gather`."""
+    return _of(process_set, "gather").gather(
+        array, _root_in(process_set, root, "gather"), name=name, timeout=timeout
+    )
+
+
+def gather_async(
+    array: Any, root: int = 0, *, name: str | None = None, process_set: ProcessSet | None = None
+) -> Handle:
+    """Start a gather; see :meth:`Communicator.gather_async`."""
+    return _of(process_set, "gather").gather_async(array, _root_in(process_set, root, "gather"), name=name)
+
+
+def scatter(
+    array: Any = None,
+    root: int = 0,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    process_set: ProcessSet | None = None,
+) -> Array:
+    """Divide the root's rows over the ranks; see :meth:`Communicator.scatter`."""
+    return _of(process_set, "scatter").scatter(
+        array, _root_in(process_set, root, "scatter"), splits, name=name, timeout=timeout
+    )
+
+
+def scatter_async(
+    array: Any = None,
+    root: int = 0,
+    splits: Sequence[int] | None = None,
+    *,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Handle:
+    """Start a scatter; see :meth:`Communicator.scatter_async`."""
+    return _of(process_set, "scatter").scatter_async(
+        array, _root_in(process_set, root, "scatter"), splits, name=name
+    )
+
+
+def join(*, timeout: float | None = None, process_set: ProcessSet | None = None) -> int:
+    """Say that this rank has no more data; return the last rank to say so. See :meth:`Communicator.join`."""
+    return _of(process_set, "join").join(timeout=timeout)
 
 
 def barrier(

@@ -25,7 +25,7 @@ constexpr std::array<Entry, 13> kTypes{{{"float32", 4},
                                         {"uint32", 4},
                                         {"uint64", 8},
                                         {"bool", 1}}};
-constexpr std::array<std::string_view, 5> kOps{"sum", "average", "min", "max", "product"};
+constexpr std::array<std::string_view, 6> kOps{"sum", "average", "min", "max", "product", "adasum"};
 
 }  // namespace
 
@@ -57,6 +57,9 @@ Status check_reduction(DType dtype, ReduceOp op, double prescale, double postsca
                   std::string(name_of(op)) +
                       " of bool is not defined; use op=\"max\" (or) or op=\"min\" (and), or cast "
                       "to an integer dtype");
+  }
+  if (op == ReduceOp::adasum && !is_float(dtype)) {
+    return Status(Code::config, "adasum needs a floating dtype, found " + std::string(name_of(dtype)));
   }
   if (!is_float(dtype) && (prescale != 1.0 || postscale != 1.0)) {
     return Status(Code::config, "prescale and postscale need a floating dtype, found " +

@@ -1,11 +1,13 @@
 // Element types and reduction operations, and which pairs are defined.
 //
-//            sum  average  min  max  product  scales
-// floats      x      x      x    x      x        x     float16/bfloat16 accumulate in float32
-// integers    x      x      x    x      x        -     sum and product wrap; average is the exact sum divided
-// by
-//                                                      the world size, rounded toward zero
-// bool        -      -      x    x      x        -     min and product are "and", max is "or"
+//            sum  average  min  max  product  adasum  scales
+// floats      x      x      x    x      x       x       x
+// integers    x      x      x    x      x       -       -
+// bool        -      -      x    x      x       -       -
+//
+// float16 and bfloat16 accumulate in float32. Sums and products of integers wrap; their average is the exact
+// sum divided by the world size, rounded toward zero. Of bool, min and product are "and", max is "or". adasum
+// is an allreduce only (collective/adasum.h).
 #pragma once
 
 #include <cstddef>
@@ -33,7 +35,7 @@ enum class DType : uint8_t {
   boolean,
 };
 
-enum class ReduceOp : uint8_t { sum, average, min, max, product };
+enum class ReduceOp : uint8_t { sum, average, min, max, product, adasum };
 
 size_t item_size(DType dtype);
 std::string_view name_of(DType dtype);

@@ -17,7 +17,8 @@ namespace {
 
 ring::ReduceOp parse_op(const std::string& op) {
   const auto known = ring::reduce_op_from(op);
-  if (!known) raise(Code::config, "op is '" + op + "'; it must be one of sum, average, min, max, product");
+  if (!known)
+    raise(Code::config, "op is '" + op + "'; it must be one of sum, average, min, max, product, adasum");
   return *known;
 }
 
@@ -134,12 +135,41 @@ PyHandle PyCommunicator::broadcast(PyBuffer& buffer, int root, std::string name)
 }
 
 PyHandle PyCommunicator::allgather(PyBuffer& input, std::string name) {
+  return rows_of(Kind::allgather, &input, -1, {}, std::move(name));
+}
+
+PyHandle PyCommunicator::gather(PyBuffer& input, int root, std::string name) {
+  return rows_of(Kind::gather, &input, root, {}, std::move(name));
+}
+
+PyHandle PyCommunicator::alltoall(PyBuffer& input, std::vector<int64_t> splits, std::string name) {
+  return rows_of(Kind::alltoall, &input, -1, std::move(splits), std::move(name));
+}
+
+PyHandle PyCommunicator::scatter(PyBuffer* input, int root, std::vector<int64_t> splits, std::string name) {
+  return rows_of(Kind::scatter, input, root, std::move(splits), std::move(name));
+}
+
+PyHandle PyCommunicator::rows_of(Kind kind, PyBuffer* input, int root, std::vector<int64_t> splits,
+                                 std::string name) {
   Request request;
-  request.kind = Kind::allgather;
+  request.kind = kind;
   request.name = std::move(name);
-  request.dtype = input.dtype;
-  request.tensors.push_back({input.data, nullptr, input.shape, input.bytes});
-  return submit(std::move(request), {input.owner});
+  request.root = root;
+  request.splits = std::move(splits);
+  std::vector<py::object> owners;
+  if (input != nullptr) {
+    request.dtype = input->dtype;
+    request.tensors.push_back({input->data, nullptr, input->shape, input->bytes});
+    owners.push_back(input->owner);
+  }
+  return submit(std::move(request), std::move(owners));
+}
+
+PyHandle PyCommunicator::join() {
+  Request request;
+  request.kind = Kind::join;
+  return submit(std::move(request), {});
 }
 
 PyHandle PyCommunicator::reducescatter(PyBuffer& input, PyBuffer& output, const std::string& op,
@@ -270,6 +300,11 @@ void register_communicator(py::module_& module) {
       .def("allgather", &C::allgather, py::arg("input"), py::arg("name"))
       .def("reducescatter", &C::reducescatter, py::arg("input"), py::arg("output"), py::arg("op"),
            py::arg("name"))
+      .def("gather", &C::gather, py::arg("input"), py::arg("root"), py::arg("name"))
+      .def("alltoall", &C::alltoall, py::arg("input"), py::arg("splits"), py::arg("name"))
+      .def("scatter", &C::scatter, py::arg("input").none(true), py::arg("root"), py::arg("splits"),
+           py::arg("name"))
+      .def("join", &C::join)
       .def("barrier", &C::barrier, py::arg("name"))
       .def("allreduce_now", &C::allreduce_now, py::arg("input"), py::arg("output"), py::arg("op"),
            py::arg("name"), py::arg("prescale"), py::arg("postscale"), py::arg("timeout"))

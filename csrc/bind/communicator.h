@@ -21,6 +21,10 @@ class PyCommunicator {
                      const std::string& op, std::string name, double prescale, double postscale);
   PyHandle broadcast(PyBuffer& buffer, int root, std::string name);
   PyHandle allgather(PyBuffer& input, std::string name);
+  PyHandle gather(PyBuffer& input, int root, std::string name);
+  PyHandle alltoall(PyBuffer& input, std::vector<int64_t> splits, std::string name);
+  PyHandle scatter(PyBuffer* input, int root, std::vector<int64_t> splits, std::string name);
+  PyHandle join();
   PyHandle reducescatter(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name);
   PyHandle barrier(std::string name);
   void allreduce_now(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name,
@@ -33,6 +37,7 @@ class PyCommunicator {
   const ring::Engine& engine() const { return *engine_; }
 
  private:
+  PyHandle rows_of(ring::Kind kind, PyBuffer* input, int root, std::vector<int64_t> splits, std::string name);
   PyHandle submit(ring::Request request, std::vector<pybind11::object> owners);
   PyHandle start(ring::MessagePtr message, std::vector<pybind11::object> owners);
   double message_timeout(double timeout) const;

@@ -81,7 +81,7 @@ py::object PyHandle::take_result() const {
   if (!completion_->done()) raise(Code::config, "the operation has not finished; call wait() first");
   ring::GatherResult& result = completion_->gathered;
   if (result.data == nullptr)
-    raise(Code::config, "there is no result to take: no allgather, no message, or taken before");
+    raise(Code::config, "there is no result to take: the operation makes none, or it was taken before");
   return py::cast(OwnedBytes{std::move(result.data), result.bytes});
 }
 

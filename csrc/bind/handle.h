@@ -42,7 +42,7 @@ class PyHandle {
   void wait(double timeout) const;
   std::vector<std::vector<int64_t>> result_shapes() const;
   pybind11::object take_result() const;
-  // After a receive: dtype and shape of what came.
+  // After a receive or a scatter: dtype and shape of what came.
   pybind11::tuple received() const;
   void add_done_callback(const pybind11::object& callback) const;
 

@@ -13,6 +13,7 @@
 #include "base/kernels/kernels.h"
 #include "base/status.h"
 #include "collective/pieces.h"
+#include "collective/schedule.h"
 
 namespace ring {
 
@@ -53,6 +54,10 @@ class Group {
   // counts[r] elements of the reduced input go to rank r.
   virtual Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                                const Reduction& reduction, Deadline deadline) = 0;
+  // Every rank's slice r of `in` to rank r; `out` gets the slices meant for this rank, in rank order.
+  // `longest` is the size of the largest slice that goes from any rank to any other.
+  virtual Status alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                          size_t longest, Deadline deadline) = 0;
 };
 
 }  // namespace ring

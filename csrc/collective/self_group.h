@@ -13,6 +13,8 @@ class SelfGroup final : public Group {
                    Deadline deadline) override;
   Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                        const Reduction& reduction, Deadline deadline) override;
+  Status alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                  size_t longest, Deadline deadline) override;
 };
 
 }  // namespace ring

@@ -226,4 +226,31 @@ Status ShmGroup::reducescatter(const std::byte* in, const std::vector<size_t>& c
                        deadline);  // outputs of these pieces are never written
 }
 
+Status ShmGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                          size_t longest, Deadline deadline) {
+  const size_t unit = layout_.slice_bytes();
+  const uint64_t total = blocks(longest, unit);
+  if (sends.size(index_) > 0)
+    std::memcpy(out + receives.begin(index_), in + sends.begin(index_), sends.size(index_));
+  const Pieces pieces(
+      {Piece{in, const_cast<std::byte*>(in), sends.total()}});  // whose outputs are not written
+  for (uint64_t b = 0; b < total + 1; ++b) {
+    if (b < total) RING_TRY(copy_in(pieces, sends, b, deadline));
+    if (b == 0) continue;
+    const uint64_t done = b - 1;
+    for (int k = 1; k < count(); ++k) {
+      const int r = (index_ + k) % count();
+      RING_TRY(wait_one(&Counters::copied, r, first_ + done + 1, deadline));
+      const Part part = part_of(receives, r, done, unit);
+      if (part.bytes == 0) continue;
+      const std::byte* theirs = layout_.staging(base_, r, first_ + done);
+      std::memcpy(out + part.at, theirs + static_cast<size_t>(index_) * unit, part.bytes);
+    }
+    counters(index_).gathered.store(first_ + done + 1, std::memory_order_release);
+    publish(&Counters::reduced, done);
+  }
+  first_ += total;
+  return {};
+}
+
 }  // namespace ring

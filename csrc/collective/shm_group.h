@@ -9,7 +9,8 @@
 //   rank copies block b, reduces b-1 and gathers b-2, so it seldom waits for a rank that is a little behind.
 //   Every element is reduced once, by one rank, always in the order 0 … n-1: all ranks get the same bits.
 // allreduce, 2 ranks. One phase: both copy the whole block and both reduce it: one wait per block.
-// reducescatter is copy and reduce; allgather and broadcast are "publish a result" and gather.
+// reducescatter is copy and reduce; allgather and broadcast are "publish a result" and gather; alltoall is
+// copy, and then everybody takes its own part out of everybody's staging: T (n-1)/n bytes in and out.
 //
 // Counters never go back and go on from one operation to the next, so there is nothing to reset. Before it
 // overwrites a staging (result) block a rank sees that all have reduced (gathered) what was in it.
@@ -42,6 +43,8 @@ class ShmGroup final : public Group {
                    Deadline deadline) override;
   Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                        const Reduction& reduction, Deadline deadline) override;
+  Status alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                  size_t longest, Deadline deadline) override;
 
   // The two halves of allreduce, with any division into slices (bytes): used across hosts.
   Status reduce_slices(const Pieces& pieces, const Slices& slices, const Reduction& reduction,

@@ -20,7 +20,8 @@ TcpGroup::TcpGroup(const std::vector<Socket>& data, std::vector<int> members, in
       index_(index),
       ring_bytes_(tools.ring_bytes),
       stream_(tools.segment_bytes, tools.policy, *tools.watch),
-      direct_(links(), index, tools.segment_bytes, tools.policy, *tools.watch) {}
+      direct_(links(), index, tools.segment_bytes, tools.policy, *tools.watch),
+      pairs_(links(), index, tools.segment_bytes, tools.policy, *tools.watch) {}
 
 std::vector<Link> TcpGroup::links() const {
   std::vector<Link> all;
@@ -125,6 +126,13 @@ Status TcpGroup::reducescatter(const std::byte* in, const std::vector<size_t>& c
   const Slices slices = slices_of(bytes);
   if (slices.total() == 0) return {};
   return direct_.run(in, out, slices, reduction, false, deadline);
+}
+
+Status TcpGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                          size_t, Deadline deadline) {
+  if (sends.size(index_) > 0)
+    std::memcpy(out + receives.begin(index_), in + sends.begin(index_), sends.size(index_));
+  return pairs_.run(in, sends, out, receives, deadline);
 }
 
 }  // namespace ring

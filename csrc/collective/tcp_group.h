@@ -6,6 +6,7 @@
 //                on as soon as it is reduced; every slice is reduced along one path and then copied.
 // reducescatter  the first half of the direct exchange: T (n-1)/n bytes.
 // allgather      ring: n-1 steps, every block passes every rank.
+// alltoall       every pair at once (see tcp_pairs.h): one hop, T (n-1)/n bytes.
 // broadcast      up to 64 KiB: the root sends to each rank; beyond: a chain root, root+1, …, pipelined by
 //                segments: T bytes per rank.
 //
@@ -20,6 +21,7 @@
 #include "collective/group.h"
 #include "collective/schedule.h"
 #include "collective/tcp_direct.h"
+#include "collective/tcp_pairs.h"
 #include "collective/tcp_stream.h"
 
 namespace ring {
@@ -43,6 +45,8 @@ class TcpGroup final : public Group {
                    Deadline deadline) override;
   Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                        const Reduction& reduction, Deadline deadline) override;
+  Status alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                  size_t longest, Deadline deadline) override;
 
  private:
   int count() const { return static_cast<int>(members_.size()); }
@@ -61,6 +65,7 @@ class TcpGroup final : public Group {
   const size_t ring_bytes_;
   TcpStream stream_;
   TcpDirect direct_;
+  TcpPairs pairs_;
   std::vector<std::byte> packed_;  // tensors of a fused operation, one after the other
 };
 

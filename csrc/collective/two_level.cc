@@ -132,4 +132,9 @@ Status TwoLevelGroup::reducescatter(const std::byte* in, const std::vector<size_
   return flat_->reducescatter(in, counts, out, reduction, deadline);
 }
 
+Status TwoLevelGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* out,
+                               const Slices& receives, size_t longest, Deadline deadline) {
+  return flat_->alltoall(in, sends, out, receives, longest, deadline);
+}
+
 }  // namespace ring

@@ -6,7 +6,7 @@
 //     allgather inside the host
 //   So between hosts each slice travels once per host, not once per rank: 2 T (H-1)/H bytes per host.
 // broadcast: the root to one rank of every other host over TCP, then inside each host.
-// allgather and reducescatter: the flat TCP ring.
+// allgather, reducescatter and alltoall: flat, over TCP.
 #pragma once
 
 #include <memory>
@@ -29,6 +29,8 @@ class TwoLevelGroup final : public Group {
                    Deadline deadline) override;
   Status reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                        const Reduction& reduction, Deadline deadline) override;
+  Status alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
+                  size_t longest, Deadline deadline) override;
 
   void fold_all(const std::byte* const* inputs, int ranks, std::byte* out, size_t bytes,
                 const Reduction& reduction) const override;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "engine/joined.h"
+
 namespace ring {
 namespace {
 
@@ -32,25 +34,49 @@ std::string list_text(const std::vector<Descriptor>& list) {
   return text.empty() ? "nothing" : text;
 }
 
+// Why an operation cannot be done while `rank` has joined; empty if it can.
+std::string joined_trouble(const Descriptor& one, int rank) {
+  const std::string who = one.title() + ": rank " + std::to_string(rank) + " has joined";
+  const bool sends = one.kind == Kind::broadcast || one.kind == Kind::scatter;
+  if (sends && one.root == rank) return who + ", so it has nothing to send as the root";
+  const bool scaled = one.prescale != 1 &&
+                      (one.op == ReduceOp::min || one.op == ReduceOp::max || one.op == ReduceOp::product);
+  if (scaled)
+    return who + ", and what it adds to a scaled " + std::string(name_of(one.op)) + " is not defined";
+  return {};
+}
+
 }  // namespace
 
 std::vector<Common> find_common(const std::vector<std::vector<Descriptor>>& lists) {
   std::vector<std::unordered_map<std::string, const Descriptor*>> by_key(lists.size());
+  std::vector<bool> joined(lists.size(), false);
   for (size_t r = 0; r < lists.size(); ++r) {
-    for (const Descriptor& one : lists[r]) by_key[r].emplace(one.key(), &one);
+    for (const Descriptor& one : lists[r]) {
+      by_key[r].emplace(one.key(), &one);
+      joined[r] = joined[r] || one.kind == Kind::join;
+    }
   }
+  const auto working = std::find(joined.begin(), joined.end(), false);
+  const size_t first = working == joined.end() ? 0 : static_cast<size_t>(working - joined.begin());
   std::vector<Common> common;
-  for (const Descriptor& one : lists[0]) {
-    Common found{one.key(), "", -1};
+  for (const Descriptor& one : lists[first]) {
+    Common found{one.key(), "", -1, &one};
     const Bytes reference = one.encode();
     bool everybody = true;
-    for (size_t r = 1; r < lists.size() && everybody; ++r) {
+    for (size_t r = 0; r < lists.size() && everybody; ++r) {
+      if (r == first) continue;
       const auto other = by_key[r].find(found.key);
-      everybody = other != by_key[r].end();
-      if (!everybody || found.rank >= 0 || other->second->encode() == reference) continue;
+      if (other == by_key[r].end()) {
+        everybody = joined[r] && one.kind != Kind::join;
+        if (everybody && found.rank < 0) found.disagreement = joined_trouble(one, static_cast<int>(r));
+        if (!found.disagreement.empty() && found.rank < 0) found.rank = static_cast<int>(r);
+        continue;
+      }
+      if (found.rank >= 0 || other->second->encode() == reference) continue;
       found.rank = static_cast<int>(r);
-      found.disagreement = one.title() + ": ranks disagree: rank 0 has " + one.details() + ", rank " +
-                           std::to_string(r) + " has " + other->second->details();
+      found.disagreement = one.title() + ": ranks disagree: rank " + std::to_string(first) + " has " +
+                           one.details() + ", rank " + std::to_string(r) + " has " + other->second->details();
     }
     if (everybody) common.push_back(std::move(found));
   }
@@ -60,6 +86,7 @@ std::vector<Common> find_common(const std::vector<std::vector<Descriptor>>& list
 bool Agreement::build_payload(const Operation& first) {
   const Kind kind = first.request.kind;
   if (first.bytes == 0 || first.bytes > exchange_.payload_limit()) return false;
+  if (kind == Kind::allreduce && first.request.op == ReduceOp::adasum) return false;
   if (kind != Kind::allreduce && !(kind == Kind::broadcast && first.request.root == rank_)) return false;
   std::vector<Piece> pieces;
   pieces.reserve(first.request.tensors.size());
@@ -69,6 +96,10 @@ bool Agreement::build_payload(const Operation& first) {
 }
 
 Status Agreement::decide(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision) {
+  ++round_;
+  for (const OperationPtr& one : pending) {
+    if (one->request.kind == Kind::join && one->joined_in == 0) one->joined_in = round_;
+  }
   Head head;
   head.first = pending[0]->hash;
   head.pending = static_cast<uint32_t>(pending.size());
@@ -122,15 +153,16 @@ Status Agreement::compare_lists(const std::vector<OperationPtr>& pending, Deadli
   for (const Common& common : find_common(lists)) {
     const auto place = std::find_if(pending.begin(), pending.end(),
                                     [&](const OperationPtr& one) { return one->key == common.key; });
-    if (place == pending.end()) continue;
+    const bool joined = place == pending.end();
     if (common.disagreement.empty()) {
-      decision->run.push_back(*place);
-    } else {
+      decision->run.push_back(joined ? make_stand_in(*common.descriptor, rank_, size_, deadline) : *place);
+    } else if (!joined) {
       Status status(Code::mismatch, common.disagreement, common.rank, (*place)->descriptor.title());
       decision->mismatched.emplace_back(*place, std::move(status));
     }
+    if (joined) decision->absent.push_back(*common.descriptor);
   }
-  decision->stuck = decision->run.empty() && decision->mismatched.empty();
+  decision->stuck = decision->run.empty() && decision->mismatched.empty() && decision->absent.empty();
   return {};
 }
 

@@ -10,6 +10,9 @@
 //      agrees and fails on every rank with the two sides' descriptions if it does not. If all have nothing in
 //      common the round is stuck: a new one begins when any rank has something new.
 //
+// A rank that has joined counts as having everything that the others have: it takes part with a stand-in (see
+// joined.h) until all have joined. Then all have a join pending, and that runs like anything else.
+//
 // Every rank decides from the same data, so all decide the same.
 #pragma once
 
@@ -27,13 +30,14 @@ struct Decision {
   std::vector<OperationPtr> run;  // in this order
   bool carried = false;           // run has one operation and `incoming` its payloads
   std::vector<std::pair<OperationPtr, Status>> mismatched;  // fail these
+  std::vector<Descriptor> absent;  // what was decided about without this rank, which has joined
   bool stuck = false;
 };
 
 class Agreement {
  public:
   Agreement(Exchange& exchange, ControlPlane& control, Watch& watch, int rank)
-      : exchange_(exchange), control_(control), watch_(watch), rank_(rank) {}
+      : exchange_(exchange), control_(control), watch_(watch), rank_(rank), size_(control.size()) {}
 
   Status decide(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision);
   // The payloads of a carried decision, by rank; valid until the next call of decide.
@@ -49,17 +53,21 @@ class Agreement {
   ControlPlane& control_;
   Watch& watch_;
   const int rank_;
+  const int size_;
+  uint64_t round_ = 0;  // the same on all ranks
   std::vector<Incoming> incoming_;
   Pieces payload_;
   std::string stuck_story_;
 };
 
 // The pure part of step 3. lists[r] are the operations pending on rank r; returns for every key that all
-// ranks have, in the order of rank 0, the key and, if ranks disagree, what to tell (else an empty text).
+// ranks have which have not joined, in the order of the first such rank, the key and, if ranks disagree, what
+// to tell (else an empty text). If all have joined, that is rank 0.
 struct Common {
   std::string key;
   std::string disagreement;
-  int rank = -1;  // the first rank that differs from rank 0
+  int rank = -1;                           // the first rank that differs from the first
+  const Descriptor* descriptor = nullptr;  // the first rank's, in `lists`
 };
 std::vector<Common> find_common(const std::vector<std::vector<Descriptor>>& lists);
 

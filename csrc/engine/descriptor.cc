@@ -6,7 +6,9 @@
 namespace ring {
 namespace {
 
-constexpr std::string_view kKinds[] = {"allreduce", "broadcast", "allgather", "reducescatter", "barrier"};
+constexpr std::string_view kNames[kKinds] = {"allreduce",     "broadcast", "allgather",
+                                             "reducescatter", "barrier",   "alltoall",
+                                             "gather",        "scatter",   "join"};
 constexpr uint32_t kMaxTensors = 1 << 20;
 
 std::string number_text(double value) {
@@ -36,6 +38,7 @@ Bytes Descriptor::encode() const {
   writer.put(dtype);
   writer.put(op);
   writer.put(root);
+  writer.put(static_cast<uint8_t>(splits));
   writer.put(prescale);
   writer.put(postscale);
   writer.put(static_cast<uint32_t>(shapes.size()));
@@ -54,11 +57,13 @@ std::optional<Descriptor> Descriptor::decode(Reader& reader) {
   one.dtype = reader.get<DType>();
   one.op = reader.get<ReduceOp>();
   one.root = reader.get<int32_t>();
+  const uint8_t splits = reader.get<uint8_t>();
+  one.splits = splits == 1;
   one.prescale = reader.get<double>();
   one.postscale = reader.get<double>();
   const uint32_t tensors = reader.get<uint32_t>();
-  if (tensors > kMaxTensors || one.kind > Kind::barrier || one.dtype > DType::boolean ||
-      one.op > ReduceOp::product) {
+  if (tensors > kMaxTensors || one.kind > Kind::join || one.dtype > DType::boolean ||
+      one.op > ReduceOp::adasum || splits > 1) {
     return std::nullopt;
   }
   for (uint32_t t = 0; t < tensors && reader.ok(); ++t) {
@@ -77,18 +82,20 @@ std::string Descriptor::key() const {
 }
 
 std::string Descriptor::title() const {
-  const std::string what(kKinds[static_cast<size_t>(kind)]);
+  const std::string what(kNames[static_cast<size_t>(kind)]);
   return name.empty() ? what + " (unnamed, number " + std::to_string(number) + ")" : what + " '" + name + "'";
 }
 
 std::string Descriptor::details() const {
-  std::string text(kKinds[static_cast<size_t>(kind)]);
-  if (kind == Kind::barrier) return text;
+  std::string text(kNames[static_cast<size_t>(kind)]);
+  if (kind == Kind::barrier || kind == Kind::join) return text;
+  if (kind == Kind::scatter) return text + " from root " + std::to_string(root);
   text += " of " + std::string(name_of(dtype)) + " ";
   for (size_t i = 0; i < shapes.size() && i < 4; ++i)
-    text += (i ? " + " : "") + shape_text(shapes[i], kind == Kind::allgather);
+    text += (i ? " + " : "") + shape_text(shapes[i], any_rows());
   if (shapes.size() > 4) text += " + … (" + std::to_string(shapes.size()) + " tensors)";
-  if (kind == Kind::broadcast) text += ", root " + std::to_string(root);
+  if (splits) text += ", with splits";
+  if (rooted()) text += ", root " + std::to_string(root);
   if (kind == Kind::allreduce || kind == Kind::reducescatter) {
     text += ", op " + std::string(name_of(op));
     if (prescale != 1) text += ", prescale " + number_text(prescale);

@@ -11,7 +11,18 @@
 
 namespace ring {
 
-enum class Kind : uint8_t { allreduce, broadcast, allgather, reducescatter, barrier };
+enum class Kind : uint8_t {
+  allreduce,
+  broadcast,
+  allgather,
+  reducescatter,
+  barrier,
+  alltoall,
+  gather,
+  scatter,
+  join,
+};
+constexpr size_t kKinds = 9;
 
 struct Descriptor {
   Kind kind = Kind::barrier;
@@ -22,7 +33,14 @@ struct Descriptor {
   int32_t root = -1;
   double prescale = 1;
   double postscale = 1;
-  std::vector<std::vector<int64_t>> shapes;  // of an allgather without its first dimension
+  bool splits = false;  // alltoall: the ranks say how many rows go to whom, instead of equal parts
+  // Without the first dimension where ranks may differ in it; none for scatter, which only the root knows.
+  std::vector<std::vector<int64_t>> shapes;
+
+  // Whether ranks may differ in the first dimension.
+  bool any_rows() const { return kind == Kind::allgather || kind == Kind::gather || splits; }
+  // Whether `root` means something.
+  bool rooted() const { return kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter; }
 
   Bytes encode() const;
   static std::optional<Descriptor> decode(Reader& reader);

@@ -58,25 +58,62 @@ Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
 Engine::~Engine() { close(); }
 
 Status Engine::check_request(const Request& request) const {
-  if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= topology_.size)) {
+  const bool rooted =
+      request.kind == Kind::broadcast || request.kind == Kind::gather || request.kind == Kind::scatter;
+  if (rooted && (request.root < 0 || request.root >= topology_.size)) {
     return Status(Code::config, "root " + std::to_string(request.root) +
                                     " is not a rank: the world size is " + std::to_string(topology_.size));
   }
   if (request.kind == Kind::allreduce || request.kind == Kind::reducescatter) {
     RING_TRY(check_reduction(request.dtype, request.op, request.prescale, request.postscale));
+    if (request.kind == Kind::reducescatter && request.op == ReduceOp::adasum)
+      return Status(Code::config, "adasum is an allreduce; there is no reducescatter of it");
   }
-  const bool needs_rows = request.kind == Kind::reducescatter || request.kind == Kind::allgather;
-  if (needs_rows && request.tensors[0].shape.empty()) {
+  const bool needs_rows = request.kind == Kind::reducescatter || request.kind == Kind::allgather ||
+                          request.kind == Kind::gather || request.kind == Kind::alltoall ||
+                          request.kind == Kind::scatter;
+  if (needs_rows && !request.tensors.empty() && request.tensors[0].shape.empty()) {
     return Status(Code::config,
                   "a tensor without dimensions cannot be gathered or scattered along dimension 0; "
                   "reshape it to (1,)");
   }
+  return check_splits(request);
+}
+
+Status Engine::check_splits(const Request& request) const {
+  if (request.tensors.empty()) return {};  // a scatter's receiver
+  const size_t n = static_cast<size_t>(topology_.size);
+  const bool needed = request.kind == Kind::scatter;
+  if (request.splits.empty() && !needed) {
+    if (request.kind != Kind::alltoall || request.tensors[0].shape[0] % topology_.size == 0) return {};
+    return Status(Code::config, "an alltoall without splits needs as many rows for each of the " +
+                                    std::to_string(n) + " ranks; " +
+                                    std::to_string(request.tensors[0].shape[0]) + " rows cannot be divided");
+  }
+  int64_t total = 0;
+  bool negative = false;
+  for (const int64_t rows : request.splits) {
+    negative = negative || rows < 0;
+    total += rows;
+  }
+  if (request.splits.size() != n || negative || total != request.tensors[0].shape[0]) {
+    return Status(Code::config, "splits must be " + std::to_string(n) +
+                                    " numbers of rows, one for each rank, that make up the " +
+                                    std::to_string(request.tensors[0].shape[0]) +
+                                    " rows of the tensor; found " + std::to_string(request.splits.size()) +
+                                    " with the sum " + std::to_string(total) +
+                                    (negative ? ", some of them negative" : ""));
+  }
   return {};
+}
+
+double Engine::timeout_of(const Request& request) const {
+  return request.timeout >= 0 ? request.timeout : options_.collective_timeout;
 }
 
 Result<OperationPtr> Engine::accept(Request request, bool wake) {
   if (Status status = check_request(request); !status.ok()) return status;
-  const double timeout = request.timeout >= 0 ? request.timeout : options_.collective_timeout;
+  const double timeout = timeout_of(request);
   auto operation = std::make_shared<Operation>(std::move(request), Deadline::after(timeout));
   if (Status status = queue_.push(operation, wake); !status.ok()) return status;
   return operation;
@@ -180,10 +217,13 @@ Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* bla
       *blamed = one;
     }
   }
+  // A rank that has joined waits as long as the others go on: its time starts anew with every round.
+  if ((*blamed)->request.kind == Kind::join) deadline = Deadline::after(timeout_of((*blamed)->request));
   const uint64_t version = queue_.version();
   Statistics::add(statistics_.rounds, 1);
   Decision decision;
   RING_TRY(agreement_->decide(pending, deadline, &decision));
+  for (const Descriptor& one : decision.absent) queue_.count_absent(one);
   for (auto& [operation, status] : decision.mismatched) end(operation, status);
   if (decision.stuck) return wait_for_news(pending, version, deadline);
   if (decision.run.empty()) return {};
@@ -218,8 +258,7 @@ Status Engine::explain_timeout(const Status& status, const Operation& operation)
   int culprit = status.rank();
   if (culprit >= 0) culprit = fabric_->control().find_culprit(culprit, kCulpritPatience);
   if (!fabric_->control().failure().ok()) return fabric_->control().failure();
-  const double waited =
-      operation.request.timeout >= 0 ? operation.request.timeout : options_.collective_timeout;
+  const double waited = timeout_of(operation.request);
   std::string message = "waited " + seconds_text(waited) + " (collective_timeout) ";
   if (culprit >= 0) {
     message += "for rank " + std::to_string(culprit) + ", which did not take part";

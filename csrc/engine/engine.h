@@ -58,6 +58,8 @@ class Engine {
 
   Result<OperationPtr> accept(Request request, bool wake);
   Status check_request(const Request& request) const;
+  Status check_splits(const Request& request) const;
+  double timeout_of(const Request& request) const;
   void ensure_thread();
   void thread_main();
   void drive(const Operation* until);

@@ -1,12 +1,14 @@
 #include "engine/executor.h"
 
 #include <cstring>
-#include <new>
 
+#include "collective/adasum.h"
 #include "collective/schedule.h"
 
 namespace ring {
 namespace {
+
+constexpr double kLockstepSeconds = 60;  // for an exchange that all ranks are known to be in
 
 Reduction reduction_of(const Request& request, int size) {
   return {request.dtype, request.op, request.prescale, request.postscale, size};
@@ -29,7 +31,7 @@ bool Executor::complete(Operation& operation, const std::vector<Incoming>& incom
     }
     return true;
   }
-  if (request.kind != Kind::allreduce) return false;
+  if (request.kind != Kind::allreduce || request.op == ReduceOp::adasum) return false;
   std::vector<const std::byte*> sources(incoming.size());
   size_t at = 0;
   for (const Tensor& tensor : request.tensors) {
@@ -54,12 +56,18 @@ Status Executor::run_bucket(const std::vector<OperationPtr>& batch, const Bucket
     case Kind::broadcast:
       return fabric_.group().broadcast(request.tensors[0].out, first.bytes, request.root, first.deadline);
     case Kind::allgather:
-      return run_allgather(first);
+    case Kind::gather:
+    case Kind::alltoall:
+    case Kind::scatter:
+      return uneven_.run(first);
+    case Kind::join:
+      return run_join(first);
     case Kind::reducescatter:
       return run_reducescatter(first);
     case Kind::allreduce:
       break;
   }
+  if (request.op == ReduceOp::adasum) return run_adasum(first);
   std::vector<Piece> pieces;
   for (const size_t i : bucket) {
     for (const Tensor& tensor : batch[i]->request.tensors)
@@ -69,35 +77,45 @@ Status Executor::run_bucket(const std::vector<OperationPtr>& batch, const Bucket
                                    first.deadline);
 }
 
-// The sizes first, then the data.
-Status Executor::run_allgather(Operation& operation) {
-  const Tensor& tensor = operation.request.tensors[0];
-  const int64_t mine[2] = {tensor.shape.empty() ? 1 : tensor.shape[0], static_cast<int64_t>(tensor.bytes)};
-  std::vector<Bytes> all;
-  RING_TRY(fabric_.control().exchange(std::as_bytes(std::span(mine)), operation.deadline, &all, &lookout_));
-  std::vector<size_t> sizes;
-  GatherResult& result = operation.gathered;
-  for (size_t r = 0; r < all.size(); ++r) {
-    Reader reader(all[r]);
-    result.rows.push_back(reader.get<int64_t>());
-    const int64_t size = reader.get<int64_t>();
-    if (!reader.at_end() || size < 0 || result.rows.back() < 0)
-      return Status(Code::peer_lost, "a rank is out of step", static_cast<int>(r));
-    sizes.push_back(static_cast<size_t>(size));
-    if (__builtin_add_overflow(result.bytes, sizes.back(), &result.bytes)) {
-      return Status(Code::peer_lost, "a rank gave an impossible size", static_cast<int>(r));
+Status Executor::run_adasum(const Operation& operation) {
+  const Reduction reduction = reduction_of(operation.request, fabric_.topology().size);
+  const ShareNumbers share = [&](const std::vector<double>& mine, std::vector<std::vector<double>>* all) {
+    std::vector<Bytes> blobs;
+    RING_TRY(
+        fabric_.control().exchange(std::as_bytes(std::span(mine)), operation.deadline, &blobs, &lookout_));
+    all->assign(blobs.size(), std::vector<double>(mine.size()));
+    for (size_t r = 0; r < blobs.size(); ++r) {
+      if (blobs[r].size() != mine.size() * sizeof(double)) {
+        return Status(Code::peer_lost, "rank " + std::to_string(r) + " is out of step", static_cast<int>(r));
+      }
+      std::memcpy((*all)[r].data(), blobs[r].data(), blobs[r].size());
     }
+    return Status();
+  };
+  for (const Tensor& tensor : operation.request.tensors) {
+    if (tensor.bytes == 0) continue;
+    RING_TRY(adasum(fabric_.group(), fabric_.topology().rank, fabric_.topology().size, tensor.in, tensor.out,
+                    tensor.bytes, reduction, share, operation.deadline));
   }
-  result.data.reset(new (std::nothrow) std::byte[result.bytes > 0 ? result.bytes : 1]);
-  if (result.data == nullptr) {
-    const int self = fabric_.topology().rank;
-    return Status(Code::aborted,
-                  "rank " + std::to_string(self) + " has no memory for the " + std::to_string(result.bytes) +
-                      " bytes that an allgather gives",
-                  self);
+  return {};
+}
+
+// Everybody has joined. Who was last: the latest round counts, then the highest rank.
+Status Executor::run_join(Operation& operation) {
+  const uint64_t mine[1] = {operation.joined_in};
+  std::vector<Bytes> all;
+  const Deadline deadline =
+      Deadline::after(kLockstepSeconds);  // its own may have passed while others went on
+  RING_TRY(fabric_.control().exchange(std::as_bytes(std::span(mine)), deadline, &all, &lookout_));
+  uint64_t latest = 0;
+  operation.gathered.rows.assign(1, 0);
+  for (size_t r = 0; r < all.size(); ++r) {
+    const uint64_t round = Reader(all[r]).get<uint64_t>();
+    if (round < latest) continue;
+    latest = round;
+    operation.gathered.rows[0] = static_cast<int64_t>(r);
   }
-  if (result.bytes == 0) return {};
-  return fabric_.group().allgather(tensor.in, sizes, result.data.get(), operation.deadline);
+  return {};
 }
 
 Status Executor::run_reducescatter(const Operation& operation) {

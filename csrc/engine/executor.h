@@ -7,6 +7,7 @@
 #include "engine/agreement.h"
 #include "engine/fabric.h"
 #include "engine/fusion.h"
+#include "engine/uneven.h"
 
 namespace ring {
 
@@ -27,7 +28,11 @@ struct Statistics {
 class Executor {
  public:
   Executor(Fabric& fabric, Lookout& lookout, size_t fusion_bytes, Statistics& statistics)
-      : fabric_(fabric), lookout_(lookout), fusion_bytes_(fusion_bytes), statistics_(statistics) {}
+      : fabric_(fabric),
+        lookout_(lookout),
+        uneven_(fabric, lookout),
+        fusion_bytes_(fusion_bytes),
+        statistics_(statistics) {}
 
   // Runs the operations of a decision and tells `finished` of each as it ends. If the Status is not ok the
   // group is broken; `blamed` is then an operation that was under way.
@@ -50,11 +55,13 @@ class Executor {
  private:
   bool complete(Operation& operation, const std::vector<Incoming>& incoming) const;
   Status run_bucket(const std::vector<OperationPtr>& batch, const Bucket& bucket);
-  Status run_allgather(Operation& operation);
+  Status run_adasum(const Operation& operation);
+  Status run_join(Operation& operation);
   Status run_reducescatter(const Operation& operation);
 
   Fabric& fabric_;
   Lookout& lookout_;
+  Uneven uneven_;
   const size_t fusion_bytes_;
   Statistics& statistics_;
 };

@@ -18,7 +18,8 @@ std::vector<Bucket> make_buckets(const std::vector<OperationPtr>& batch, size_t 
   std::vector<Open> open;  // the bucket that is being filled, one per combination of dtype, op and scales
   for (size_t i = 0; i < batch.size(); ++i) {
     const Operation& one = *batch[i];
-    const bool small = one.request.kind == Kind::allreduce && one.bytes <= fusion_bytes && fusion_bytes > 0;
+    const bool small = one.request.kind == Kind::allreduce && one.request.op != ReduceOp::adasum &&
+                       one.bytes <= fusion_bytes && fusion_bytes > 0;
     Open* place = nullptr;
     for (Open& candidate : open) {
       if (small && fusable(batch[buckets[candidate.bucket][0]]->request, one.request)) place = &candidate;

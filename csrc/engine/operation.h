@@ -28,6 +28,8 @@ struct Request {
   double prescale = 1;
   double postscale = 1;
   std::vector<Tensor> tensors;
+  std::vector<int64_t>
+      splits;           // rows for each rank: of an alltoall, empty for equal parts; of a scatter's root
   double timeout = -1;  // seconds from submission; negative: the communicator's collective_timeout
 };
 
@@ -42,7 +44,10 @@ class Operation final : public Completion {
   Bytes encoded;
   uint64_t hash = 0;
   std::string key;
-  size_t bytes = 0;  // of all inputs
+  size_t bytes = 0;        // of all inputs
+  uint64_t joined_in = 0;  // a join: the round in which this rank showed it first
+  // What tensors point to, when it is nobody else's (see joined.h).
+  std::vector<std::vector<std::byte>> memory;
 
   std::string title() const override { return descriptor.title(); }
 };

@@ -15,8 +15,13 @@ Descriptor describe(const Request& request) {
   descriptor.root = request.root;
   descriptor.prescale = request.prescale;
   descriptor.postscale = request.postscale;
+  descriptor.splits = request.kind == Kind::alltoall && !request.splits.empty();
+  if (request.kind == Kind::scatter) {
+    descriptor.dtype = DType::uint8;
+    return descriptor;
+  }
   for (const Tensor& tensor : request.tensors) {
-    const size_t skip = request.kind == Kind::allgather ? 1 : 0;
+    const size_t skip = descriptor.any_rows() ? 1 : 0;
     descriptor.shapes.emplace_back(tensor.shape.begin() + static_cast<ptrdiff_t>(skip), tensor.shape.end());
   }
   return descriptor;
@@ -46,6 +51,13 @@ Status Queue::push(const OperationPtr& operation, bool wake) {
   ++version_;
   if (wake) work_.notify_all();
   return {};
+}
+
+void Queue::count_absent(const Descriptor& descriptor) {
+  if (!descriptor.name.empty()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  uint64_t& next = numbers_[static_cast<size_t>(descriptor.kind)];
+  next = std::max(next, descriptor.number + 1);
 }
 
 void Queue::remove(const OperationPtr& operation) {

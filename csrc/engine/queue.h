@@ -17,6 +17,8 @@ class Queue {
   // Numbers, describes and appends. An error if the queue is shut or the name is already pending.
   // `wake`: let the progress thread know.
   Status push(const OperationPtr& operation, bool wake);
+  // The others did this unnamed operation while this rank had joined: its own next one comes after it.
+  void count_absent(const Descriptor& descriptor);
   // Takes a finished operation out.
   void remove(const OperationPtr& operation);
   void snapshot(std::vector<OperationPtr>* into) const;
@@ -43,7 +45,7 @@ class Queue {
   // Guarded by mutex_.
   std::vector<OperationPtr> pending_;
   std::unordered_set<std::string> keys_;
-  uint64_t numbers_[5] = {};  // of the next unnamed operation, by kind
+  uint64_t numbers_[kKinds] = {};  // of the next unnamed operation, by kind
   uint64_t version_ = 0;
   bool stopped_ = false;
   Status shut_;

@@ -3,6 +3,6 @@
 namespace ring {
 
 extern const Kernels avx2_kernels;
-const Kernels avx2_kernels{"avx2", fold, scale};
+const Kernels avx2_kernels{"avx2", fold, scale, widen, narrow};
 
 }  // namespace ring

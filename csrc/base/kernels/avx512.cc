@@ -3,6 +3,6 @@
 namespace ring {
 
 extern const Kernels avx512_kernels;
-const Kernels avx512_kernels{"avx512", fold, scale};
+const Kernels avx512_kernels{"avx512", fold, scale, widen, narrow};
 
 }  // namespace ring

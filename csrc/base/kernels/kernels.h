@@ -22,6 +22,10 @@ struct Kernels {
 
   // dst[i] = factor * src[i], for floating types. dst may be src.
   void (*scale)(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor);
+
+  // float16, bfloat16 and float32 to float32 and back, rounding to nearest even.
+  void (*widen)(DType dtype, float* dst, const std::byte* src, size_t count);
+  void (*narrow)(DType dtype, std::byte* dst, const float* src, size_t count);
 };
 
 // The best set that this processor can run.

@@ -255,6 +255,8 @@ void fold_floats(ReduceOp op, std::byte* dst, const std::byte* const* src, int n
       return fold_typed<S, A, Max>(dst, src, n, count, pre, post);
     case ReduceOp::product:
       return fold_typed<S, A, Product>(dst, src, n, count, pre, post);
+    case ReduceOp::adasum:
+      return;  // is made of other things, see collective/adasum.h
   }
 }
 
@@ -272,6 +274,8 @@ void fold_integers(ReduceOp op, std::byte* dst, const std::byte* const* src, int
       return fold_typed<S, S, Max>(dst, src, n, count, S(1), S(1));
     case ReduceOp::product:
       return fold_typed<S, S, Product>(dst, src, n, count, S(1), S(1));
+    case ReduceOp::adasum:
+      return;  // check_reduction refuses it
   }
 }
 
@@ -330,6 +334,18 @@ void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, doub
     default:
       return;  // check_reduction refuses scales for other types
   }
+}
+
+void widen(DType dtype, float* dst, const std::byte* src, size_t count) {
+  if (dtype == DType::float32) load(dst, reinterpret_cast<const float*>(src), count);
+  if (dtype == DType::float16) load(dst, reinterpret_cast<const Half*>(src), count);
+  if (dtype == DType::bfloat16) load(dst, reinterpret_cast<const Brain*>(src), count);
+}
+
+void narrow(DType dtype, std::byte* dst, const float* src, size_t count) {
+  if (dtype == DType::float32) store(reinterpret_cast<float*>(dst), src, count);
+  if (dtype == DType::float16) store(reinterpret_cast<Half*>(dst), src, count);
+  if (dtype == DType::bfloat16) store(reinterpret_cast<Brain*>(dst), src, count);
 }
 
 }  // namespace
