@@ -6,6 +6,7 @@ an output that cannot be written in place is refused by name.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -94,19 +95,21 @@ def buffer_of(array: Array, *, writable: bool) -> Buffer:
     return Buffer.from_array(array, writable)
 
 
-def dtype_named(name: str) -> np.dtype[Any]:
-    """Return the NumPy dtype of a native dtype's name.
+def dtype_named(name: str, operation: str) -> np.dtype[Any]:
+    """Return the NumPy dtype of what came with a native dtype's name.
 
     Raises:
-        DataError: ``"bfloat16"`` without ml_dtypes, which brings it to NumPy.
+        DataError: ``"bfloat16"`` without the package ml_dtypes, which brings it to NumPy.
     """
-    if name != "bfloat16":
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise DataError("bfloat16 arrays need the package ml_dtypes; pip install ml_dtypes") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    if name == "bfloat16":
+        try:
+            import_module("ml_dtypes")
+        except ImportError:
+            raise DataError(
+                f"{operation}: a bfloat16 array came, which NumPy knows only with the package ml_dtypes "
+                "installed"
+            ) from None
+    return np.dtype(name)
 
 
 def _overlap(a: Array, b: Array) -> bool:

@@ -143,7 +143,8 @@ class Exchanges:
         name: str | None = None,
     ) -> Handle:
         """Start :meth:`scatter`; ``wait()`` returns this rank's rows."""
-        buffer, counts = None, []
+        buffer = None
+        counts: list[int] = []
         if self.rank == root:
             source = self._rows(array, "scatter", name)
             each, extra = divmod(source.shape[0], self.size)
@@ -157,7 +158,7 @@ class Exchanges:
 
         def finish(native: _core.Handle) -> Array:
             dtype, shape = native.received()
-            return _as_array(native, dtype_named(dtype), tuple(shape))
+            return _as_array(native, dtype_named(dtype, "scatter"), tuple(shape))
 
         return Handle(native, finish)
 

@@ -8,13 +8,12 @@ has said where it goes, and so does a short one once 4 MiB of them wait at the r
 from __future__ import annotations
 
 import operator
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spark_ring import _core
-from spark_ring.arrays import Array, as_input, as_output, buffer_of
+from spark_ring.arrays import Array, as_input, as_output, buffer_of, dtype_named
 from spark_ring.errors import DataError
 from spark_ring.handle import Handle
 
@@ -54,18 +53,7 @@ def receive(
 def _made(native: _core.Handle) -> Array:
     name, shape = native.received()
     flat: Array = np.frombuffer(native.take_result(), dtype=np.uint8)
-    return flat.view(_dtype(name)).reshape(shape)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
-        try:
-            import_module("ml_dtypes")  # gives NumPy this dtype
-        except ImportError:
-            raise DataError(
-                "recv: a bfloat16 array came, which NumPy knows only with the package ml_dtypes installed"
-            ) from None
-    return np.dtype(name)
+    return flat.view(dtype_named(name, "recv")).reshape(shape)
 
 
 def _native(timeout: float | None) -> float:

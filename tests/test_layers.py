@@ -45,6 +45,7 @@ RING = (
     "groups",
     "handle",
     "messages",
+    "exchanges",
     "objects",
     "ops",
     "peers",
