@@ -25,12 +25,12 @@ import torch.distributed as dist
 
 from spark_ring.communicator import Communicator
 from spark_ring.errors import DataError
-from spark_ring.torch.buffers import buffer_of, check_dense, check_reducible
-from spark_ring.torch.work import RingWork, Together
+from spark_ring.torch.buffers import buffer_of, check_reducible
+from spark_ring.torch.flat import bring_home, fill, listed
+from spark_ring.torch.moves import Moves, Tensors
+from spark_ring.torch.work import RingWork
 
 __all__ = ["RingProcessGroup"]
-
-Tensors = Sequence[torch.Tensor]
 
 _REDUCTIONS = {
     dist.ReduceOp.SUM: "sum",
@@ -51,7 +51,7 @@ _MOST_THREADS = 64  # completions that may wait for one another at a time
 _Base: Any = dist.ProcessGroup
 
 
-class RingProcessGroup(_Base):  # type: ignore[misc]
+class RingProcessGroup(Moves, _Base):  # type: ignore[misc]
     """The collectives of ``torch.distributed`` over one communicator.
 
     Args:
@@ -60,7 +60,7 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
     """
 
     def __init__(self, communicator: Communicator, store: Any = None) -> None:
-        super().__init__(communicator.rank, communicator.size)
+        _Base.__init__(self, communicator.rank, communicator.size)
         self._communicator = communicator
         self._core = communicator.core
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="spark_ring.futures")
@@ -129,15 +129,15 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
     def allreduce(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> RingWork:
         """Reduce ``tensors`` in place over all ranks; several count as one operation."""
         del timeout
-        return self._allreduce(_listed(tensors), _op_of(opts))
+        return self._allreduce(listed(tensors), _op_of(opts))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> RingWork:
         """Reduce several tensors in place, as one operation for each dtype."""
-        return self._allreduce(_listed(tensors), _op_of(opts))
+        return self._allreduce(listed(tensors), _op_of(opts))
 
     def reduce(self, tensors: Tensors, opts: Any = None) -> RingWork:
         """Reduce to one rank, in place; the tensors of the other ranks stay as they were."""
-        (tensor,) = _listed(tensors)
+        (tensor,) = listed(tensors)
         root = self._root(opts)
         if self.rank() == root:
             return self._allreduce([tensor], _op_of(opts))
@@ -166,7 +166,7 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
 
         def finish(_: Any) -> list[torch.Tensor]:
             for done, value in zip(flat, values, strict=True):
-                _bring_home(done, value)
+                bring_home(done, value)
             return tensors
 
         return self._work(handle, finish)
@@ -188,96 +188,13 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
 
         return self._gather_all(tensor, finish)
 
-    # Moving to everybody.
-
-    def broadcast(self, tensors: Tensors, opts: Any = None, timeout: timedelta | None = None) -> RingWork:
-        """Overwrite ``tensors`` on every rank with the root's."""
-        del timeout
-        given = _listed(tensors)
-        root = self._root(opts)
-        return self._together([self._broadcast(tensor, root) for tensor in given], given)
-
-    def _broadcast(self, tensor: torch.Tensor, root: int) -> RingWork:
-        check_dense(tensor, "broadcast")
-        flat = tensor.detach().contiguous()
-        handle = self._core.broadcast(_bytes_of(flat), root, "")
-
-        def finish(_: Any) -> list[torch.Tensor]:
-            _bring_home(flat, tensor)
-            return [tensor]
-
-        return self._work(handle, finish)
-
-    def allgather(
-        self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = None
-    ) -> RingWork:
-        """Give every rank's tensor to everybody: ``output_tensors[0][r]`` gets rank r's."""
-        del opts
-        (source,), (outputs,) = _listed(input_tensors), [list(one) for one in output_tensors]
-        self._expect(len(outputs), "all_gather", "output tensors")
-
-        def finish(everybody: torch.Tensor) -> list[torch.Tensor]:
-            for output, part in zip(outputs, everybody, strict=True):
-                _fill(output, part)
-            return outputs
-
-        _alike(outputs, source, "all_gather")
-        return self._gather_all(source, finish)
-
-    def allgather_coalesced(
-        self, output_lists: Sequence[Tensors], input_list: Tensors, opts: Any = None
-    ) -> RingWork:
-        """Gather several tensors at once: ``output_lists[r][i]`` gets rank r's i-th."""
-        inputs = _listed(input_list)
-        works = [
-            self.allgather([[one[i] for one in output_lists]], [source], opts)
-            for i, source in enumerate(inputs)
-        ]
-        return self._together(works, [tensor for one in output_lists for tensor in one])
-
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> RingWork:
-        """Concatenate (or stack) every rank's tensor into ``output``."""
-        del opts
-        if output.numel() != input.numel() * self.size() or output.dtype != input.dtype:
-            raise DataError(
-                f"all_gather_into_tensor: the output has {output.numel()} elements of {output.dtype}; "
-                f"{self.size()} ranks with {input.numel()} of {input.dtype} each need "
-                f"{input.numel() * self.size()}"
-            )
-
-        def finish(everybody: torch.Tensor) -> list[torch.Tensor]:
-            _fill(output, everybody)
-            return [output]
-
-        return self._gather_all(input, finish)
-
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RingWork:
-        """Do :meth:`all_gather_single` for several pairs."""
-        pairs = zip(outputs, inputs, strict=True)
-        return self._together(
-            [self.all_gather_single(out, source, opts) for out, source in pairs], list(outputs)
-        )
-
-    def _gather_all(
-        self, tensor: torch.Tensor, finish: Callable[[torch.Tensor], list[torch.Tensor]]
-    ) -> RingWork:
-        """Gather equal tensors; ``finish`` gets them stacked."""
-        check_dense(tensor, "all_gather")
-        source = tensor.detach().contiguous()
-        handle = self._core.allgather(_bytes_of(source), "")
-
-        def done(native: Any) -> list[torch.Tensor]:
-            return finish(_stacked(native, source, self.size()))
-
-        return self._work(handle, done)
-
     # Reduced, then divided.
 
     def reduce_scatter(
         self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = None
     ) -> RingWork:
         """Reduce lists over the ranks; this rank gets the entry of its number. Sizes may differ by entry."""
-        (output,), (inputs,) = _listed(output_tensors), [list(one) for one in input_tensors]
+        (output,), (inputs,) = listed(output_tensors), [list(one) for one in input_tensors]
         self._expect(len(inputs), "reduce_scatter", "input tensors")
         if len({tensor.numel() for tensor in inputs}) == 1:
             return self.reduce_scatter_single(output, torch.stack([one.detach() for one in inputs]), opts)
@@ -286,7 +203,7 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
         mine = whole[start : start + inputs[self.rank()].numel()]
 
         def finish() -> list[torch.Tensor]:
-            _fill(output, mine)
+            fill(output, mine)
             return [output]
 
         return self._then(self._allreduce([whole], _op_of(opts)), finish)
@@ -307,7 +224,7 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
         handle = self._core.reducescatter(buffer_of(source), buffer_of(target), text, "")
 
         def finish(_: Any) -> list[torch.Tensor]:
-            _fill(_values(output, text), target)
+            fill(_values(output, text), target)
             return [output]
 
         return self._work(handle, finish)
@@ -326,33 +243,8 @@ class RingProcessGroup(_Base):  # type: ignore[misc]
         return self._work(self._core.barrier(""), lambda _: [])
 
     # Older names of torch for the same (before 2.13), which its C++ side still looks for.
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    def _root(self, opts: Any) -> int:
-        root = 0 if opts is None else int(opts.rootRank)
-        if not 0 <= root < self.size():
-            raise DataError(f"the root is rank {root} of the group; it must be from 0 to {self.size() - 1}")
-        return root
-
-    def _expect(self, found: int, verb: str, what: str) -> None:
-        if found != self.size():
-            raise DataError(f"{verb}: {found} {what} for a group of {self.size()} ranks; give one for each")
-
-    def _work(self, handle: Any, finish: Callable[[Any], list[torch.Tensor]]) -> RingWork:
-        return RingWork(handle, finish, self._threads)
-
-    def _together(self, works: list[RingWork], result: list[torch.Tensor]) -> RingWork:
-        return works[0] if len(works) == 1 else self._work(Together(works), lambda _: result)
-
-    def _then(self, work: RingWork, finish: Callable[[], list[torch.Tensor]]) -> RingWork:
-        return self._work(Together([work]), lambda _: finish())
-
-
-def _listed(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _op_of(opts: Any) -> Any:
@@ -377,40 +269,3 @@ def _values(tensor: torch.Tensor, text: str) -> torch.Tensor:
     if tensor.is_complex() and text in ("sum", "average"):
         return torch.view_as_real(tensor)
     return tensor
-
-
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    """Wrap a contiguous tensor of any dtype as bytes, one row: what moves without being looked at."""
-    flat = tensor.reshape(-1)
-    if flat.dtype is not torch.uint8:
-        flat = flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
-    return buffer_of(flat)
-
-
-def _stacked(native: Any, like: torch.Tensor, ranks: int) -> torch.Tensor:
-    memory = native.take_result()
-    if like.numel() == 0:
-        return like.new_empty((ranks, *like.shape))
-    return torch.frombuffer(memory, dtype=torch.uint8).view(like.dtype).reshape(ranks, *like.shape)
-
-
-def _alike(tensors: list[torch.Tensor], source: torch.Tensor, verb: str) -> None:
-    for r, tensor in enumerate(tensors):
-        if tensor.numel() != source.numel() or tensor.dtype != source.dtype:
-            raise DataError(
-                f"{verb}: the output for rank {r} has shape {tuple(tensor.shape)} and dtype {tensor.dtype}; "
-                f"the input has {tuple(source.shape)} and {source.dtype}"
-            )
-
-
-def _fill(output: torch.Tensor, values: torch.Tensor) -> None:
-    """Write values into a user's tensor of as many elements, whatever its shape and strides."""
-    output.detach().copy_(values.reshape(output.shape))
-
-
-def _bring_home(done: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy a result into the user's tensor if it was not reduced there; tell autograd of the change."""
-    if done.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(done)
-    elif not tensor.is_inference():
-        torch.autograd.graph.increment_version(tensor)

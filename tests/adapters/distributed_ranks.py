@@ -129,6 +129,54 @@ def _objects(group: Any) -> list[torch.Tensor]:
     return [torch.tensor([len(one["text"]) for one in everybody]), torch.tensor(len(shared[1]))]
 
 
+def _to_one_each(group: Any) -> list[torch.Tensor]:
+    size, rank = ring.size(), ring.rank()
+    done = []
+    for dtype in (torch.float32, torch.int64, torch.uint8):  # what gloo gathers
+        for root in range(size):
+            parts = [torch.empty(2, 3, dtype=dtype) for _ in range(size)] if rank == root else None
+            dist.gather(_mine(2, 3, dtype=dtype), parts, dst=root, group=group)
+            done += parts or []
+            mine = torch.empty(4, dtype=dtype)
+            dist.scatter(
+                mine,
+                [_mine(4, dtype=dtype, salt=i) for i in range(size)] if rank == root else None,
+                src=root,
+                group=group,
+            )
+            done.append(mine)
+        flat = torch.empty(2 * size, 2, dtype=dtype)
+        dist.all_to_all_single(flat, _mine(2 * size, 2, dtype=dtype), group=group)
+        splits = [(rank + r) % 3 for r in range(size)]  # the same from r to rank as from rank to r
+        rows = torch.empty(sum(splits), 2, dtype=dtype)
+        dist.all_to_all_single(rows, _mine(sum(splits), 2, dtype=dtype), splits, splits, group=group)
+        done += [flat, rows]
+    listed: list[Any] = [None] * size if rank == 0 else []
+    dist.gather_object(("x" * rank, rank), listed or None, dst=0, group=group)
+    one: list[Any] = [None]
+    dist.scatter_object_list(one, [{"to": r} for r in range(size)], src=0, group=group)
+    return [*done, torch.tensor([len(text) for text, _ in listed]), torch.tensor(one[0]["to"])]
+
+
+def _messages(group: Any) -> list[torch.Tensor]:
+    size, rank = ring.size(), ring.rank()
+    if size == 1:
+        return []
+    after, before = (rank + 1) % size, (rank - 1) % size
+    found = torch.empty(5, 2)
+    work = dist.isend(_mine(5, 2), after, group=group)
+    dist.recv(found, before, group=group)
+    work.wait()
+    both = torch.empty(3, dtype=torch.int64)
+    operations = [
+        dist.P2POp(dist.isend, _mine(3, dtype=torch.int64), before, group),
+        dist.P2POp(dist.irecv, both, after, group),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return [found, both]
+
+
 def _asynchronous(group: Any) -> list[torch.Tensor]:
     tensors = [_mine(50, salt=i) for i in range(20)]
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
@@ -145,6 +193,8 @@ CHECKS: dict[str, Callable[[Any], list[torch.Tensor]]] = {
     "all_gather": _gathers_to_all,
     "reduce_scatter": _scattered_reductions,
     "objects": _objects,
+    "gather, scatter, all_to_all": _to_one_each,
+    "send, recv": _messages,
     "async_op": _asynchronous,
 }
 
