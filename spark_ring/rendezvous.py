@@ -18,6 +18,7 @@ others nothing: each connection has its own short-lived thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import select
 import selectors
@@ -38,6 +39,7 @@ __all__ = ["RendezvousServer", "exchange_through"]
 MAX_REQUEST = 64 * 1024
 MAX_ANSWER = 64 * 1024 * 1024
 _SLACK = 2.0  # seconds that a client waits beyond the server's deadline, for the server's better message
+_STARVED_PAUSE = 0.05  # seconds before the server looks again when it lacks descriptors or threads
 _log = logging.getLogger("spark_ring.rendezvous")
 
 
@@ -65,7 +67,7 @@ class RendezvousServer:
             host: address to bind and to tell the clients.
             connect_timeout: seconds that a round may last from its first rank to its last.
             handshake_timeout: seconds for a client to prove the secret and to send its text.
-            max_connections: further connections wait in the kernel's queue.
+            max_connections: connections served at once; further ones are closed, and their clients try again.
 
         Raises:
             RendezvousError: the address cannot be bound.
@@ -79,6 +81,7 @@ class RendezvousServer:
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._failure: dict[str, Any] = {}
         self._closing = False
+        self._starved = False
         self.strangers = 0
         self._listener = _listen(host)
         port = self._listener.getsockname()[1]
@@ -100,9 +103,10 @@ class RendezvousServer:
                 return
             self._closing = True
             self._changed.notify_all()
-            handlers = list(self._connections.items())
         self._wake.send(b".")
         self._thread.join()
+        with self._changed:  # from here on there are no more
+            handlers = list(self._connections.items())
         for connection, _ in handlers:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -125,24 +129,43 @@ class RendezvousServer:
                 ready = [key.fileobj for key, _ in selector.select()]
                 if self._closing:
                     return
-                if self._listener in ready:
-                    self._take_one()
+                if self._listener in ready and not self._take_one():
+                    # The listener stays readable; look again when others may have let go of something.
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._closing, _STARVED_PAUSE)
 
-    def _take_one(self) -> None:
+    def _take_one(self) -> bool:
+        """Take a connection and start to serve it; False if this process lacks descriptors or threads."""
         try:
             connection, source = self._listener.accept()
-        except OSError:  # gone again before it was taken
-            return
+        except OSError as error:
+            starved = error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+            if starved and not self._starved:
+                _log.warning(
+                    "the rendezvous server cannot take connections: %s; raise the limit (ulimit -n)", error
+                )
+            self._starved = starved
+            return not starved  # else it was gone again before it was taken
+        self._starved = False
         if not self._slots.acquire(blocking=False):
             self._drop(source, "too many connections")
             connection.close()
-            return
+            return True
         thread = threading.Thread(
             target=self._serve, args=(connection, source), name="spark_ring-rendezvous-peer", daemon=True
         )
         with self._changed:
             self._connections[connection] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the client tries again
+            with self._changed:
+                del self._connections[connection]
+            connection.close()
+            self._slots.release()
+            _log.warning("the rendezvous server cannot serve a connection: %s", error)
+            return False
+        return True
 
     def _serve(self, connection: socket.socket, source: Any) -> None:
         try:
@@ -188,7 +211,8 @@ class RendezvousServer:
             if round_.finished:
                 self._end(key, round_)
             while not (round_.finished or self._failure or self._closing):
-                if not self._changed.wait(max(0.0, round_.deadline - time.monotonic())):
+                in_time = self._changed.wait(max(0.0, round_.deadline - time.monotonic()))
+                if not in_time and not round_.finished:  # its last rank may have come with the deadline
                     round_.error = round_.missing(self._connect_timeout)
                     self._end(key, round_)
             if round_.finished:
@@ -346,8 +370,9 @@ def _texts(answer: dict[str, Any], rank: int, size: int) -> list[str]:
 def _is_gone(connection: socket.socket) -> bool:
     """Return whether the client has closed; while it waits for its answer, it sends nothing."""
     try:
-        readable, _, _ = select.select([connection], [], [], 0)
-        return bool(readable) and connection.recv(1, socket.MSG_PEEK) == b""
+        poll = select.poll()  # select() refuses descriptors from 1024
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(0)) and connection.recv(1, socket.MSG_PEEK) == b""
     except (OSError, ValueError):
         return True
 

@@ -50,5 +50,11 @@ class LinePrefixer:
             for text in texts:
                 self._seen(text)
         stream = self._target()
-        stream.write("".join(f"{self._prefix}{text}\n" for text in texts))
+        stream.write(_writable("".join(f"{self._prefix}{text}\n" for text in texts), stream))
         stream.flush()
+
+
+def _writable(text: str, stream: TextIO) -> str:
+    """Escape what a stream's encoding lacks: an ASCII terminal must not end a job."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)

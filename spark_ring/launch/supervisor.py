@@ -7,7 +7,6 @@ another one: a PeerLostError never hides the exception that caused it.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import selectors
@@ -107,9 +106,10 @@ class Supervisor:
         """Read what is there; return whether there was anything."""
         ready = self._selector.select(timeout) if self._selector.get_map() else []
         for key, _ in ready:
-            data = b""
-            with contextlib.suppress(BlockingIOError):
+            try:
                 data = os.read(key.fd, 1 << 20)
+            except BlockingIOError:  # somebody else, who has the pipe too, was faster
+                continue
             if not data:
                 self._selector.unregister(key.fd)
             else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -92,6 +95,113 @@ def test_an_address_that_cannot_be_bound_is_named() -> None:
         RendezvousServer(SECRET, host="192.0.2.1")
 
 
+def test_a_round_that_is_complete_as_its_time_runs_out_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last rank may come while a waiting one has timed out and does not hold the lock yet."""
+    with RendezvousServer(SECRET, connect_timeout=0.2) as server:
+        whole = server._changed.wait
+
+        def wait(timeout: float | None = None) -> bool:
+            (round_,) = server._rounds.values()
+            woken = whole(timeout)
+            if not woken:
+                round_.texts[1] = "just in time"
+            return woken
+
+        monkeypatch.setattr(server._changed, "wait", wait)
+        assert _meet(server, [0], 2) == [["world 0", "just in time"]]
+
+
+def test_a_server_without_descriptors_waits_for_some(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = 0
+
+    class Starved:
+        """The listener, which at first has no descriptor to give."""
+
+        def __init__(self, listener: socket.socket) -> None:
+            self._listener = listener
+
+        def accept(self) -> object:
+            nonlocal refusals
+            if refusals < 3:
+                refusals += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self._listener.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._listener, name)
+
+    with RendezvousServer(SECRET) as server:
+        listener = server._listener
+        monkeypatch.setattr(server, "_take_one", _with_listener(server, Starved(listener)))
+        begin = time.monotonic()
+        assert _meet(server, [0, 1], 2) == [["world 0", "world 1"]] * 2
+        assert time.monotonic() - begin >= 0.1, "it must not spin"
+        monkeypatch.undo()
+    assert refusals == 3
+    told = [record.message for record in caplog.records if "cannot take connections" in record.message]
+    assert len(told) == 1
+    assert "Too many open files; raise the limit (ulimit -n)" in told[0]
+
+
+def _with_listener(server: RendezvousServer, listener: object) -> Callable[[], bool]:
+    """Return the server's _take_one, taking from another listener."""
+    whole = server._take_one
+
+    def take_one() -> bool:
+        kept, server._listener = server._listener, listener  # type: ignore[assignment]
+        try:
+            return whole()
+        finally:
+            server._listener = kept
+
+    return take_one
+
+
+def test_a_thread_that_cannot_start_takes_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = 0
+    whole = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        nonlocal failures
+        if self.name == "spark_ring-rendezvous-peer" and failures < 3:
+            failures += 1
+            raise RuntimeError("can't start new thread")
+        whole(self)
+
+    with RendezvousServer(SECRET, max_connections=1) as server:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert _meet(server, [0], 1) == [["world 0"]]
+        monkeypatch.undo()
+    assert failures == 3
+    assert not server._connections
+
+
+def test_a_connection_taken_while_closing_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the accept thread took last is served by a thread that close() waits for."""
+    server = RendezvousServer(SECRET, handshake_timeout=30)
+    entered, taken, whole = threading.Event(), threading.Event(), server._take_one
+
+    def slowly() -> bool:
+        entered.set()
+        while not server._closing:
+            threading.Event().wait(0.005)
+        done = whole()
+        taken.set()
+        return done
+
+    monkeypatch.setattr(server, "_take_one", slowly)
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        assert entered.wait(10)  # the accept thread is about to take it
+        server.close()
+        assert taken.is_set()
+        assert not server._connections
+        connection.settimeout(10)
+        assert connection.recv(1) == b""
+
+
 def _pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair()
 
@@ -128,8 +238,6 @@ def test_hostile_messages_are_refused(sent: bytes, kind: type[Exception]) -> Non
 
 
 def test_a_message_that_does_not_come_in_time_is_given_up() -> None:
-    import time
-
     ours, theirs = _pair()
     with ours, theirs:
         ours.sendall(b"\x00\x00")
@@ -138,6 +246,4 @@ def test_a_message_that_does_not_come_in_time_is_given_up() -> None:
 
 
 def _soon() -> float:
-    import time
-
     return time.monotonic() + 10
