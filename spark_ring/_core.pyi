@@ -18,6 +18,8 @@ class Options:
     collective_timeout: float
     close_timeout: float
     silence_timeout: float
+    stall_warning_seconds: float
+    stall_abort_seconds: float
     group: str  # how errors call a sub-group; empty: the whole world
     def __init__(self) -> None: ...
 
@@ -147,6 +149,10 @@ class Communicator:
         """Start to receive a message; without a buffer ``take_result`` and ``received`` tell what came."""
     def statistics(self) -> dict[str, Any]:
         """Counts since the start: operations, bytes, fused tensors and buckets, seconds, wakeups."""
+    def stalled(self) -> list[dict[str, Any]]:
+        """What has waited too long now; the fields are those of :class:`spark_ring.stalls.Stall`."""
+    def take_stall_reports(self) -> list[dict[str, Any]]:
+        """What is to be told of stalls since the last call. The GIL is held and nothing is waited for."""
     def abort(self, reason: str) -> None:
         """Give up: every other rank's pending and later operations raise AbortedError with this reason."""
     def close(self) -> None:

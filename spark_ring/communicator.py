@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_ring import _core, messages, objects, peers
+from spark_ring import _core, messages, objects, peers, stalls
 from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
 from spark_ring.config import Settings
 from spark_ring.errors import DataError
@@ -30,6 +30,7 @@ from spark_ring.exchanges import Exchanges
 from spark_ring.groups import Lineage, make_group, split
 from spark_ring.handle import Handle
 from spark_ring.ops import ReduceOp
+from spark_ring.stalls import Stall
 
 __all__ = ["Communicator", "Handle", "ReduceOp"]
 
@@ -66,6 +67,9 @@ class Communicator(Exchanges):
         self.cross_rank: int = core.cross_rank
         self.cross_size: int = core.cross_size
         self.transport: str = core.transport
+        warn = lineage.settings.stall_warning_seconds
+        if self.size > 1 and warn > 0:
+            stalls.follow(self, every=min(1.0, max(0.02, warn / 4)))
 
     @classmethod
     def connect(
@@ -466,6 +470,17 @@ class Communicator(Exchanges):
         """Return counts since the start: operations, bytes, fused tensors and buckets, seconds."""
         return self._core.statistics()
 
+    def stalled(self) -> list[Stall]:
+        """Return what keeps this rank waiting now, beyond the setting ``stall_warning_seconds``.
+
+        Empty when nothing does. Every entry was, or soon is, a warning of the logger ``spark_ring``.
+        """
+        return stalls.stalls_of(self._core.stalled())
+
+    def take_stall_reports(self) -> list[Stall]:
+        """Return what is to be logged of stalls since the last call; for the thread that logs."""
+        return stalls.stalls_of(self._core.take_stall_reports())
+
     def abort(self, reason: str) -> None:
         """Give up: pending and later operations of every other rank raise AbortedError with this reason.
 
@@ -483,6 +498,7 @@ class Communicator(Exchanges):
         for group in self._open_groups():
             group.close()
         self._core.close()
+        stalls.forget(self)
 
     def __enter__(self) -> Communicator:
         return self

@@ -78,6 +78,14 @@ class Settings:
     collective_timeout: float = _setting(
         600.0, "Seconds a collective may wait for peers before it fails.", low=0.001
     )
+    stall_warning_seconds: float = _setting(
+        60.0,
+        "Seconds an operation may wait for other ranks before a warning says for whom; 0: never.",
+        low=0.0,
+    )
+    stall_abort_seconds: float = _setting(
+        0.0, "Seconds after which such a wait fails; 0 leaves it to collective_timeout.", low=0.0
+    )
     close_timeout: float = _setting(5.0, "Seconds to drain and say goodbye when closing.", low=0.0)
     silence_timeout: float = _setting(
         30.0,

@@ -138,6 +138,8 @@ def options_from(settings: Settings) -> _core.Options:
     options.collective_timeout = settings.collective_timeout
     options.close_timeout = settings.close_timeout
     options.silence_timeout = settings.silence_timeout
+    options.stall_warning_seconds = settings.stall_warning_seconds
+    options.stall_abort_seconds = settings.stall_abort_seconds
     return options
 
 

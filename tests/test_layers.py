@@ -51,6 +51,7 @@ RING = (
     "peers",
     "process_sets",
     "rendezvous",
+    "stalls",
     "world",
 )
 STOREYS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {

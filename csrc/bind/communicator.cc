@@ -64,7 +64,7 @@ void add_allreduce(Request& request, const PyBuffer& input, const PyBuffer& outp
 
 PyCommunicator::PyCommunicator(PyListener& listener, int rank, const std::vector<ring::PeerAddress>& peers,
                                const py::bytes& secret, const ring::Options& options)
-    : origin_(std::make_shared<Origin>(generation_, options.group)) {
+    : origin_(std::make_shared<Origin>(generation_, options.group)), peers_(peers) {
   if (!listener.listener.valid())
     raise(Code::config, "the listener is closed, or was given to another communicator");
   if (options.transport != "auto" && options.transport != "shm" && options.transport != "tcp") {
@@ -259,6 +259,42 @@ py::dict PyCommunicator::statistics() const {
   return result;
 }
 
+namespace {
+
+py::list stalls_for_python(const std::vector<ring::Stall>& stalls,
+                           const std::vector<ring::PeerAddress>& peers) {
+  constexpr const char* kStates[] = {"absent", "different", "moving"};
+  py::list result;
+  for (const ring::Stall& stall : stalls) {
+    py::list hosts;
+    for (const int rank : stall.ranks) hosts.append(peers[static_cast<size_t>(rank)].address);
+    py::dict one;
+    one["state"] = kStates[static_cast<size_t>(stall.state)];
+    one["operations"] = py::tuple(py::cast(stall.operations));
+    one["count"] = stall.count;
+    one["seconds"] = stall.seconds;
+    one["fails_in"] = stall.fails_in;
+    one["ranks"] = py::tuple(py::cast(stall.ranks));
+    one["hosts"] = py::tuple(hosts);
+    one["story"] = stall.story;
+    one["over"] = stall.over;
+    result.append(one);
+  }
+  return result;
+}
+
+}  // namespace
+
+py::list PyCommunicator::stalled() const {
+  if (generation_ != ring::fork_generation()) return py::list();
+  return stalls_for_python(engine_->stalled(), peers_);
+}
+
+py::list PyCommunicator::take_stall_reports() const {
+  if (generation_ != ring::fork_generation()) return py::list();
+  return stalls_for_python(engine_->take_stall_reports(), peers_);
+}
+
 void PyCommunicator::abort(const std::string& reason) {
   refuse_after_fork(generation_);
   const py::gil_scoped_release release;
@@ -312,6 +348,8 @@ void register_communicator(py::module_& module) {
       .def("receive", &C::receive, py::arg("buffer").none(true), py::arg("source"), py::arg("tag"),
            py::arg("timeout"))
       .def("statistics", &C::statistics)
+      .def("stalled", &C::stalled)
+      .def("take_stall_reports", &C::take_stall_reports)
       .def("abort", &C::abort, py::arg("reason"))
       .def("close", &C::close);
 }

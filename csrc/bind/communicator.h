@@ -32,6 +32,8 @@ class PyCommunicator {
   PyHandle send(PyBuffer& buffer, int dest, int64_t tag, double timeout);
   PyHandle receive(PyBuffer* buffer, int source, int64_t tag, double timeout);
   pybind11::dict statistics() const;
+  pybind11::list stalled() const;
+  pybind11::list take_stall_reports() const;
   void abort(const std::string& reason);
   void close();
   const ring::Engine& engine() const { return *engine_; }
@@ -44,5 +46,6 @@ class PyCommunicator {
 
   const int generation_ = ring::fork_generation();
   const std::shared_ptr<Origin> origin_;
+  const std::vector<ring::PeerAddress> peers_;
   std::unique_ptr<ring::Engine> engine_;
 };

@@ -20,6 +20,8 @@ void register_options(py::module_& module) {
       .def_readwrite("collective_timeout", &ring::Options::collective_timeout)
       .def_readwrite("close_timeout", &ring::Options::close_timeout)
       .def_readwrite("silence_timeout", &ring::Options::silence_timeout)
+      .def_readwrite("stall_warning_seconds", &ring::Options::stall_warning_seconds)
+      .def_readwrite("stall_abort_seconds", &ring::Options::stall_abort_seconds)
       .def_readwrite("group", &ring::Options::group);
 
   py::class_<ring::PeerAddress>(module, "Peer")

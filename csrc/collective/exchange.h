@@ -31,6 +31,8 @@ class Exchange {
   virtual Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) = 0;
   // The largest payload worth sending along.
   virtual size_t payload_limit() const = 0;
+  // Inside run(): the ranks that have not begun this exchange.
+  virtual void missing(std::vector<int>* ranks) = 0;
   // True if some rank has already begun the exchange that this rank will do next.
   virtual bool peer_ahead() = 0;
 };

@@ -25,6 +25,13 @@ Status ShmExchange::run(Head head, const Pieces* payload, Deadline deadline, std
   return {};
 }
 
+void ShmExchange::missing(std::vector<int>* ranks) {
+  ranks->clear();
+  for (int r = 0; r < count(); ++r) {
+    if (!arrived(r, sequence_ - 1)) ranks->push_back(members_[static_cast<size_t>(r)]);
+  }
+}
+
 bool ShmExchange::peer_ahead() {
   for (int r = 0; r < count(); ++r) {
     if (r != index_ && arrived(r, sequence_)) return true;

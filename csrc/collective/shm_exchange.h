@@ -25,6 +25,7 @@ class ShmExchange final : public Exchange {
 
   Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) override;
   size_t payload_limit() const override { return layout_.payload_bytes(); }
+  void missing(std::vector<int>* ranks) override;
   bool peer_ahead() override;
 
  private:

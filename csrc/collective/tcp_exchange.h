@@ -15,6 +15,7 @@ class TcpExchange final : public Exchange {
 
   Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) override;
   size_t payload_limit() const override;
+  void missing(std::vector<int>* ranks) override { control_.missing(ranks); }
   bool peer_ahead() override { return control_.peer_ahead(); }
 
  private:

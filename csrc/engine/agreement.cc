@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "engine/joined.h"
 
@@ -25,6 +26,28 @@ std::vector<Descriptor> read_list(const Bytes& bytes, bool* ok) {
   }
   *ok = reader.at_end() && list.size() == count;
   return list;
+}
+
+// The operations of this rank that some ranks do not have. A rank that has joined counts as having them, and
+// a join waits for nobody in particular.
+void find_lonely(const std::vector<OperationPtr>& pending, const std::vector<std::vector<Descriptor>>& lists,
+                 std::vector<std::pair<OperationPtr, std::vector<int>>>* lonely) {
+  std::vector<std::unordered_set<std::string>> keys(lists.size());
+  std::vector<bool> joined(lists.size(), false);
+  for (size_t r = 0; r < lists.size(); ++r) {
+    for (const Descriptor& one : lists[r]) {
+      keys[r].insert(one.key());
+      joined[r] = joined[r] || one.kind == Kind::join;
+    }
+  }
+  for (const OperationPtr& one : pending) {
+    if (one->request.kind == Kind::join) continue;
+    std::vector<int> lacking;
+    for (size_t r = 0; r < lists.size(); ++r) {
+      if (!joined[r] && !keys[r].contains(one->key)) lacking.push_back(static_cast<int>(r));
+    }
+    if (!lacking.empty()) lonely->emplace_back(one, std::move(lacking));
+  }
 }
 
 std::string list_text(const std::vector<Descriptor>& list) {
@@ -162,6 +185,8 @@ Status Agreement::compare_lists(const std::vector<OperationPtr>& pending, Deadli
     }
     if (joined) decision->absent.push_back(*common.descriptor);
   }
+  find_lonely(pending, lists, &decision->lonely);
+  decision->compared = true;
   decision->stuck = decision->run.empty() && decision->mismatched.empty() && decision->absent.empty();
   return {};
 }

@@ -32,6 +32,8 @@ struct Decision {
   std::vector<std::pair<OperationPtr, Status>> mismatched;  // fail these
   std::vector<Descriptor> absent;  // what was decided about without this rank, which has joined
   bool stuck = false;
+  bool compared = false;  // the ranks compared lists, so `lonely` is known
+  std::vector<std::pair<OperationPtr, std::vector<int>>> lonely;  // pending here and not on these ranks
 };
 
 class Agreement {

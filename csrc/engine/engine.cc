@@ -50,8 +50,11 @@ Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
   engine->courier_ = std::make_unique<Courier>(rank, made.take_messages(),
                                                [it = engine.get()](int q) { return it->look(q); });
   engine->agreement_ = std::make_unique<Agreement>(made.exchange(), made.control(), engine->lookout_, rank);
-  engine->executor_ = std::make_unique<Executor>(
-      made, engine->lookout_, static_cast<size_t>(options.fusion_bytes), engine->statistics_);
+  engine->executor_ =
+      std::make_unique<Executor>(made, engine->lookout_, static_cast<size_t>(options.fusion_bytes),
+                                 engine->statistics_, engine->stalls_);
+  engine->stalls_.attach(&made.exchange(), &made.control());
+  engine->lookout_.inspect(&engine->stalls_);
   return engine;
 }
 
@@ -222,15 +225,19 @@ Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* bla
   const uint64_t version = queue_.version();
   Statistics::add(statistics_.rounds, 1);
   Decision decision;
+  stalls_.agreeing(pending);
   RING_TRY(agreement_->decide(pending, deadline, &decision));
   for (const Descriptor& one : decision.absent) queue_.count_absent(one);
+  if (decision.compared) stalls_.different(std::move(decision.lonely), agreement_->stuck_story());
   for (auto& [operation, status] : decision.mismatched) end(operation, status);
+  stalls_.idle();
   if (decision.stuck) return wait_for_news(pending, version, deadline);
   if (decision.run.empty()) return {};
   const int64_t start = now_us();
   Status status = executor_->run(
       decision, agreement_->incoming(), [this](const OperationPtr& one) { end(one, {}); }, blamed);
   Statistics::add(statistics_.busy_us, static_cast<uint64_t>(now_us() - start));
+  stalls_.idle();
   return status;
 }
 
@@ -258,8 +265,12 @@ Status Engine::explain_timeout(const Status& status, const Operation& operation)
   int culprit = status.rank();
   if (culprit >= 0) culprit = fabric_->control().find_culprit(culprit, kCulpritPatience);
   if (!fabric_->control().failure().ok()) return fabric_->control().failure();
-  const double waited = timeout_of(operation.request);
-  std::string message = "waited " + seconds_text(waited) + " (collective_timeout) ";
+  std::string message;
+  if (stalls_.aborted()) {
+    message = "waited " + seconds_text(options_.stall_abort_seconds) + " (stall_abort_seconds) ";
+  } else {
+    message = "waited " + seconds_text(timeout_of(operation.request)) + " (collective_timeout) ";
+  }
   if (culprit >= 0) {
     message += "for rank " + std::to_string(culprit) + ", which did not take part";
   } else {
@@ -271,6 +282,7 @@ Status Engine::explain_timeout(const Status& status, const Operation& operation)
 void Engine::fail(Status status, const OperationPtr& blamed) {
   if (failure_.ok()) {
     if (status.code() == Code::timeout) status = explain_timeout(status, *blamed);
+    stalls_.clear();
     if (status.operation().empty()) status = status.with(status.message(), blamed->descriptor.title());
     // What is this rank's own doing is an abort to everybody else, and to this rank's other operations.
     const bool own = status.code() == Code::interrupted || status.code() == Code::closed ||

@@ -21,6 +21,7 @@
 #include "engine/executor.h"
 #include "engine/fabric.h"
 #include "engine/queue.h"
+#include "engine/stall.h"
 
 namespace ring {
 
@@ -52,9 +53,13 @@ class Engine {
   const std::string& transport() const { return transport_; }
   const Statistics& statistics() const { return statistics_; }
   int strangers() const { return strangers_; }
+  // What keeps this rank waiting now, and what is to be told about it since the last call.
+  std::vector<Stall> stalled() const { return stalls_.stalled(); }
+  std::vector<Stall> take_stall_reports() { return stalls_.take_reports(); }
 
  private:
-  explicit Engine(const Options& options) : options_(options) {}
+  explicit Engine(const Options& options)
+      : options_(options), stalls_(options.stall_warning_seconds, options.stall_abort_seconds) {}
 
   Result<OperationPtr> accept(Request request, bool wake);
   Status check_request(const Request& request) const;
@@ -78,6 +83,7 @@ class Engine {
   std::string transport_;
   int strangers_ = 0;
   Statistics statistics_;
+  StallInspector stalls_;  // has a lock of its own for its lists
   Lookout lookout_;
   Queue queue_;
 

@@ -27,12 +27,14 @@ struct Statistics {
 
 class Executor {
  public:
-  Executor(Fabric& fabric, Lookout& lookout, size_t fusion_bytes, Statistics& statistics)
+  Executor(Fabric& fabric, Lookout& lookout, size_t fusion_bytes, Statistics& statistics,
+           StallInspector& inspector)
       : fabric_(fabric),
         lookout_(lookout),
         uneven_(fabric, lookout),
         fusion_bytes_(fusion_bytes),
-        statistics_(statistics) {}
+        statistics_(statistics),
+        inspector_(inspector) {}
 
   // Runs the operations of a decision and tells `finished` of each as it ends. If the Status is not ok the
   // group is broken; `blamed` is then an operation that was under way.
@@ -46,6 +48,7 @@ class Executor {
     }
     for (const Bucket& bucket : make_buckets(decision.run, fusion_bytes_)) {
       *blamed = decision.run[bucket[0]];
+      inspector_.moving(decision.run, bucket);
       RING_TRY(run_bucket(decision.run, bucket));
       for (const size_t i : bucket) finished(decision.run[i]);
     }
@@ -64,6 +67,7 @@ class Executor {
   Uneven uneven_;
   const size_t fusion_bytes_;
   Statistics& statistics_;
+  StallInspector& inspector_;
 };
 
 }  // namespace ring

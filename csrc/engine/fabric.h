@@ -25,7 +25,9 @@ struct Options {
   double collective_timeout = 600;
   double close_timeout = 5;
   double silence_timeout = 30;
-  std::string group;  // how errors call a sub-group; empty: the whole world
+  double stall_warning_seconds = 60;  // 0: off
+  double stall_abort_seconds = 0;     // 0: off
+  std::string group;                  // how errors call a sub-group; empty: the whole world
 };
 
 class Fabric {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "engine/stall.h"
 #include "transport/control_plane.h"
 #include "transport/watch.h"
 
@@ -19,11 +20,15 @@ class Lookout final : public Watch {
 
   Status check(int waiting_for) override {
     RING_TRY(check_here());
-    return control_ != nullptr ? control_->check(waiting_for) : Status();
+    if (control_ == nullptr) return {};
+    RING_TRY(control_->check(waiting_for));
+    return inspector_ != nullptr ? inspector_->look(waiting_for) : Status();
   }
   Status check_stream(int waiting_for) override {
     RING_TRY(check_here());
-    return control_ != nullptr ? control_->check_stream(waiting_for) : Status();
+    if (control_ == nullptr) return {};
+    RING_TRY(control_->check_stream(waiting_for));
+    return inspector_ != nullptr ? inspector_->look(waiting_for) : Status();
   }
 
   // Any thread. The first reason counts.
@@ -36,6 +41,7 @@ class Lookout final : public Watch {
 
   // Holder of the progress lock only.
   void attach(ControlPlane* control) { control_ = control; }
+  void inspect(StallInspector* inspector) { inspector_ = inspector; }
   void set_interrupt(const Interrupt* interrupt) {
     interrupt_ = interrupt;
     asked_ = now_us();
@@ -59,6 +65,7 @@ class Lookout final : public Watch {
   Status why_;  // guarded by mutex_
   // Guarded by the engine's progress lock.
   ControlPlane* control_ = nullptr;
+  StallInspector* inspector_ = nullptr;
   const Interrupt* interrupt_ = nullptr;
   int64_t asked_ = 0;
 };

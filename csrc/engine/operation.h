@@ -39,6 +39,7 @@ class Operation final : public Completion {
 
   const Request request;
   const Deadline deadline;
+  const int64_t submitted_us = now_us();
   // Set by the engine before the operation becomes pending, constant afterwards.
   Descriptor descriptor;
   Bytes encoded;

@@ -202,6 +202,13 @@ int ControlPlane::first_missing() const {
   return -1;
 }
 
+void ControlPlane::missing(std::vector<int>* ranks) const {
+  ranks->clear();
+  for (size_t q = 0; q < peers_.size(); ++q) {
+    if (static_cast<int>(q) != rank_ && peers_[q].blobs.empty()) ranks->push_back(static_cast<int>(q));
+  }
+}
+
 bool ControlPlane::peer_ahead() {
   pump(0);
   for (const auto& peer : peers_) {

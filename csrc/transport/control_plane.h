@@ -38,6 +38,8 @@ class ControlPlane final : public Watch {
   // Sends `mine` to every peer and collects theirs: theirs[q] for every rank, its own blob included.
   // `watch` looks up during the wait (this object by default).
   Status exchange(ByteView mine, Deadline deadline, std::vector<Bytes>* theirs, Watch* watch = nullptr);
+  // Inside exchange(): the ranks that have not begun it.
+  void missing(std::vector<int>* ranks) const;
   // True if some peer has already begun the exchange that this rank will do next.
   bool peer_ahead();
 
