@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from spark_ring.world import scatter_async as scatter_async
     from spark_ring.world import shutdown as shutdown
     from spark_ring.world import size as size
+    from spark_ring.world import start_timeline as start_timeline
+    from spark_ring.world import stop_timeline as stop_timeline
 
     __version__: str
 
@@ -104,6 +106,8 @@ _HOME = {
         "scatter_async",
         "shutdown",
         "size",
+        "start_timeline",
+        "stop_timeline",
     ),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -160,6 +164,8 @@ __all__ = [
     "settings",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "trusted_artifacts",
 ]
 

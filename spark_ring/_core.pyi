@@ -147,8 +147,10 @@ class Communicator:
         """Start a message to one rank; a negative timeout is the option ``collective_timeout``."""
     def receive(self, buffer: Buffer | None, source: int, tag: int, timeout: float) -> Handle:
         """Start to receive a message; without a buffer ``take_result`` and ``received`` tell what came."""
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self, reset: bool = False) -> dict[str, Any]:
         """Counts since the start: operations, bytes, fused tensors and buckets, seconds, wakeups."""
+    def start_timeline(self, path: str) -> None: ...
+    def stop_timeline(self) -> None: ...
     def stalled(self) -> list[dict[str, Any]]:
         """What has waited too long now; the fields are those of :class:`spark_ring.stalls.Stall`."""
     def take_stall_reports(self) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ with the same settings, whatever tensors happen to travel together.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import Counter
@@ -22,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from spark_ring import _core, messages, objects, peers, stalls
+from spark_ring import _core, messages, objects, peers, stalls, timeline
 from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
 from spark_ring.config import Settings
-from spark_ring.errors import DataError
+from spark_ring.errors import ConfigError, DataError
 from spark_ring.exchanges import Exchanges
 from spark_ring.groups import Lineage, make_group, split
 from spark_ring.handle import Handle
@@ -97,8 +98,20 @@ class Communicator(Exchanges):
             RendezvousError: ranks could not find or reach each other.
             AuthenticationError: a peer does not know the secret.
         """
+        if settings.timeline and size > 1 and "{rank}" not in settings.timeline:
+            raise ConfigError(
+                f"setting timeline is {settings.timeline!r}; with {size} ranks it needs {{rank}} in its "
+                "name, so that each rank has a file of its own"
+            )
         core = peers.connect(rank, size, exchange, secret, settings, toward=toward)
-        return cls(core, Lineage(secret, settings, toward))
+        made = cls(core, Lineage(secret, settings, toward))
+        if settings.timeline:
+            try:
+                made.start_timeline(settings.timeline)
+            except BaseException:
+                made.close()
+                raise
+        return made
 
     @property
     def core(self) -> _core.Communicator:
@@ -466,9 +479,45 @@ class Communicator(Exchanges):
 
     # Life.
 
-    def statistics(self) -> dict[str, Any]:
-        """Return counts since the start: operations, bytes, fused tensors and buckets, seconds."""
-        return self._core.statistics()
+    def statistics(self, *, reset: bool = False) -> dict[str, Any]:
+        """Return what this rank did since the start, or since the last reset.
+
+        Args:
+            reset: begin to count anew. What another thread does meanwhile may count on either side.
+
+        Returns:
+            Counts: ``operations``, their ``bytes`` (of this rank's inputs), ``buckets``, ``fused_tensors``,
+            ``carried`` (complete with the agreement itself), ``rounds``, ``wakeups``, ``seconds`` spent on
+            agreed operations, ``strangers`` refused while connecting. And:
+
+            ``table``: a list with one dict for each operation and algorithm: ``operation``, ``algorithm``,
+            ``transport``, ``calls`` (buckets), ``tensors`` in them, ``bytes``, ``seconds``,
+            ``bytes_per_second``; ``wait_seconds``, the part of ``seconds`` spent waiting for other ranks
+            (waits of a few microseconds do not count), ``move_seconds``, the rest; ``queue_seconds``, summed
+            over tensors, from submission to agreement. What came "with the agreement" has the agreement in
+            its seconds.
+            ``wait_seconds_by_rank``: how long this rank waited for each other one, agreement included.
+            ``slowest_rank``: the rank waited for longest; ``None`` if none was.
+        """
+        return self._core.statistics(reset)
+
+    def start_timeline(self, path: str | os.PathLike[str]) -> None:
+        """Record what this rank does from now on as Chrome trace events; see :mod:`spark_ring.timeline`.
+
+        Each rank that calls this records itself. May be started and stopped any number of times; a group
+        records apart from the communicator it was made from.
+
+        Args:
+            path: the file, overwritten. ``{rank}`` in it becomes this rank.
+
+        Raises:
+            ConfigError: the file cannot be written, or a recording is under way.
+        """
+        self._core.start_timeline(timeline.path_for(path, self.rank))
+
+    def stop_timeline(self) -> None:
+        """End the recording, if there is one, and complete its file. :meth:`close` does it too."""
+        self._core.stop_timeline()
 
     def stalled(self) -> list[Stall]:
         """Return what keeps this rank waiting now, beyond the setting ``stall_warning_seconds``.

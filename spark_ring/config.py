@@ -100,6 +100,10 @@ class Settings:
     )
 
     # What people see.
+    timeline: str = _setting(
+        "",
+        "File for a timeline (Chrome trace events) from the start on, with {rank} in its name; empty: none.",
+    )
     log_level: str = _setting(
         "WARNING", "Level of the 'spark_ring' logger.", choices=("DEBUG", "INFO", "WARNING", "ERROR")
     )

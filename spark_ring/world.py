@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,8 @@ __all__ = [
     "scatter_async",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "use",
 ]
 
@@ -462,6 +465,16 @@ def scatter_async(
 def join(*, timeout: float | None = None, process_set: ProcessSet | None = None) -> int:
     """Say that this rank has no more data; return the last rank to say so. See :meth:`Communicator.join`."""
     return _of(process_set, "join").join(timeout=timeout)
+
+
+def start_timeline(path: str | os.PathLike[str]) -> None:
+    """Record this rank's operations into a file; see :meth:`Communicator.start_timeline`."""
+    current().start_timeline(path)
+
+
+def stop_timeline() -> None:
+    """End the recording, if there is one; see :meth:`Communicator.stop_timeline`."""
+    current().stop_timeline()
 
 
 def barrier(

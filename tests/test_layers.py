@@ -52,6 +52,7 @@ RING = (
     "process_sets",
     "rendezvous",
     "stalls",
+    "timeline",
     "world",
 )
 STOREYS: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "bind/errors.h"
@@ -244,7 +245,7 @@ PyHandle PyCommunicator::receive(PyBuffer* buffer, int source, int64_t tag, doub
                {buffer->owner});
 }
 
-py::dict PyCommunicator::statistics() const {
+py::dict PyCommunicator::statistics(bool reset) {
   const ring::Statistics& counts = engine_->statistics();
   py::dict result;
   result["operations"] = counts.operations.load();
@@ -256,6 +257,38 @@ py::dict PyCommunicator::statistics() const {
   result["wakeups"] = counts.wakeups.load();
   result["seconds"] = static_cast<double>(counts.busy_us.load()) * 1e-6;
   result["strangers"] = engine_->strangers();
+  if (generation_ != ring::fork_generation()) return result;
+  py::list table;
+  for (const ring::LedgerLine& line : engine_->ledger(reset)) {
+    const double seconds = static_cast<double>(line.seconds_us) * 1e-6;
+    py::dict row;
+    row["operation"] = line.operation;
+    row["algorithm"] = line.algorithm;
+    row["transport"] = engine_->transport();
+    row["calls"] = line.calls;
+    row["tensors"] = line.tensors;
+    row["bytes"] = line.bytes;
+    row["seconds"] = seconds;
+    row["wait_seconds"] = static_cast<double>(line.wait_us) * 1e-6;
+    row["move_seconds"] = static_cast<double>(std::max<int64_t>(0, line.seconds_us - line.wait_us)) * 1e-6;
+    row["queue_seconds"] = static_cast<double>(line.queue_us) * 1e-6;
+    row["bytes_per_second"] = seconds > 0 ? static_cast<double>(line.bytes) / seconds : 0.0;
+    table.append(row);
+  }
+  result["table"] = table;
+  py::list waits;
+  py::object slowest = py::none();
+  int64_t longest = 0;
+  const std::vector<int64_t> waited = engine_->waits(reset);
+  for (size_t r = 0; r < waited.size(); ++r) {
+    waits.append(static_cast<double>(waited[r]) * 1e-6);
+    if (waited[r] <= longest) continue;
+    longest = waited[r];
+    slowest = py::int_(r);
+  }
+  result["wait_seconds_by_rank"] = waits;
+  result["slowest_rank"] = slowest;
+  if (reset) engine_->reset_statistics();
   return result;
 }
 
@@ -284,6 +317,22 @@ py::list stalls_for_python(const std::vector<ring::Stall>& stalls,
 }
 
 }  // namespace
+
+void PyCommunicator::start_timeline(const std::string& path) {
+  refuse_after_fork(generation_);
+  ring::Status status;
+  {
+    const py::gil_scoped_release release;
+    status = engine_->start_timeline(path);
+  }
+  raise_if(status);
+}
+
+void PyCommunicator::stop_timeline() {
+  if (generation_ != ring::fork_generation()) return;
+  const py::gil_scoped_release release;
+  engine_->stop_timeline();
+}
 
 py::list PyCommunicator::stalled() const {
   if (generation_ != ring::fork_generation()) return py::list();
@@ -347,7 +396,9 @@ void register_communicator(py::module_& module) {
       .def("send", &C::send, py::arg("buffer"), py::arg("dest"), py::arg("tag"), py::arg("timeout"))
       .def("receive", &C::receive, py::arg("buffer").none(true), py::arg("source"), py::arg("tag"),
            py::arg("timeout"))
-      .def("statistics", &C::statistics)
+      .def("statistics", &C::statistics, py::arg("reset") = false)
+      .def("start_timeline", &C::start_timeline, py::arg("path"))
+      .def("stop_timeline", &C::stop_timeline)
       .def("stalled", &C::stalled)
       .def("take_stall_reports", &C::take_stall_reports)
       .def("abort", &C::abort, py::arg("reason"))

@@ -31,7 +31,9 @@ class PyCommunicator {
                      double prescale, double postscale, double timeout);
   PyHandle send(PyBuffer& buffer, int dest, int64_t tag, double timeout);
   PyHandle receive(PyBuffer* buffer, int source, int64_t tag, double timeout);
-  pybind11::dict statistics() const;
+  pybind11::dict statistics(bool reset);
+  void start_timeline(const std::string& path);
+  void stop_timeline();
   pybind11::list stalled() const;
   pybind11::list take_stall_reports() const;
   void abort(const std::string& reason);

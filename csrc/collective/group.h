@@ -39,6 +39,8 @@ struct Reduction {
 class Group {
  public:
   virtual ~Group() = default;
+  // By which algorithm the last operation went; for statistics.
+  const char* algorithm() const { return algorithm_; }
   // What allreduce would compute for one tensor of `bytes`, given everybody's input: the same bits.
   virtual void fold_all(const std::byte* const* inputs, int ranks, std::byte* out, size_t bytes,
                         const Reduction& reduction) const {
@@ -58,6 +60,9 @@ class Group {
   // `longest` is the size of the largest slice that goes from any rank to any other.
   virtual Status alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
                           size_t longest, Deadline deadline) = 0;
+
+ protected:
+  const char* algorithm_ = "copy";  // a literal
 };
 
 }  // namespace ring

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/kernels/kernels.h"
+#include "base/trace.h"
 
 namespace ring {
 namespace {
@@ -61,6 +62,7 @@ Status ShmGroup::copy_in(const Pieces& pieces, const Slices& slices, uint64_t b,
   RING_TRY(wait_free(&Counters::reduced, b, deadline));
   const size_t unit = layout_.slice_bytes();
   std::byte* staging = layout_.staging(base_, index_, first_ + b);
+  const TracePhase phase("COPY", unit * static_cast<size_t>(count() - 1));
   for (int r = 0; r < count(); ++r) {
     if (r == index_) continue;
     const Part part = part_of(slices, r, b, unit);
@@ -76,6 +78,7 @@ Status ShmGroup::reduce(const Pieces& pieces, const Slices& slices, const Reduct
   const size_t unit = layout_.slice_bytes();
   const size_t item = item_size(reduction.dtype);
   const Part part = part_of(slices, index_, b, unit);
+  const TracePhase phase("REDUCE", part.bytes);
   std::vector<const std::byte*> sources(static_cast<size_t>(count()));
   pieces.each(part.at, part.bytes, [&](Piece piece, size_t offset) {
     for (int r = 0; r < count(); ++r) {
@@ -95,6 +98,7 @@ Status ShmGroup::gather(const Slices& slices, const Pieces& pieces, uint64_t b, 
     const int r = (index_ + k) % count();  // its own first: ready, and everybody starts elsewhere
     RING_TRY(wait_one(&Counters::reduced, r, first_ + b + 1, deadline));
     const Part part = part_of(slices, r, b, unit);
+    const TracePhase phase("GATHER", part.bytes, members_[static_cast<size_t>(r)]);
     pieces.unpack(part.at, part.bytes, layout_.result(base_, r, first_ + b));
   }
   publish(&Counters::gathered, b);
@@ -103,6 +107,7 @@ Status ShmGroup::gather(const Slices& slices, const Pieces& pieces, uint64_t b, 
 
 Status ShmGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
   if (pieces.bytes() == 0) return {};
+  algorithm_ = count() == 2 ? "two ranks" : "slices";
   if (count() == 2) return allreduce_two(pieces, reduction, deadline);
   const size_t item = item_size(reduction.dtype);
   const Slices slices = balanced_slices(pieces.bytes(), count(), count(), std::max<size_t>(item, 64));
@@ -130,6 +135,7 @@ Status ShmGroup::allreduce_two(const Pieces& pieces, const Reduction& reduction,
     if (b < total) {
       RING_TRY(wait_free(&Counters::reduced, b, deadline));
       const size_t at = static_cast<size_t>(b) * unit;
+      const TracePhase phase("COPY", std::min(unit, pieces.bytes() - at));
       pieces.pack(at, std::min(unit, pieces.bytes() - at), layout_.staging(base_, index_, first_ + b));
       publish(&Counters::copied, b);
     }
@@ -138,6 +144,7 @@ Status ShmGroup::allreduce_two(const Pieces& pieces, const Reduction& reduction,
     RING_TRY(wait_one(&Counters::copied, other, first_ + done + 1, deadline));
     const size_t at = static_cast<size_t>(done) * unit;
     const std::byte* theirs = layout_.staging(base_, other, first_ + done);
+    const TracePhase phase("REDUCE", std::min(unit, pieces.bytes() - at));
     pieces.each(at, std::min(unit, pieces.bytes() - at), [&](Piece piece, size_t offset) {
       const std::byte* sources[2];
       sources[index_] = piece.in;
@@ -176,6 +183,7 @@ Status ShmGroup::gather_slices(const std::byte* mine, const Slices& slices, cons
       RING_TRY(wait_free(&Counters::gathered, b, deadline));
       const Part part = part_of(slices, index_, b, unit);
       if (part.bytes > 0) {
+        const TracePhase phase("COPY", part.bytes);
         std::memcpy(layout_.result(base_, index_, first_ + b), mine + (part.at - slices.begin(index_)),
                     part.bytes);
       }
@@ -189,6 +197,7 @@ Status ShmGroup::gather_slices(const std::byte* mine, const Slices& slices, cons
 }
 
 Status ShmGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) {
+  algorithm_ = "publish";
   const size_t unit = layout_.block_bytes();
   const uint64_t total = blocks(bytes, unit);
   for (uint64_t b = 0; b < total; ++b) {
@@ -196,9 +205,11 @@ Status ShmGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline dea
     const size_t part = std::min(unit, bytes - at);
     if (index_ == root) {
       RING_TRY(wait_free(&Counters::gathered, b, deadline));
+      const TracePhase phase("COPY", part);
       std::memcpy(layout_.result(base_, root, first_ + b), data + at, part);
     } else {
       RING_TRY(wait_one(&Counters::reduced, root, first_ + b + 1, deadline));
+      const TracePhase phase("GATHER", part, members_[static_cast<size_t>(root)]);
       std::memcpy(data + at, layout_.result(base_, root, first_ + b), part);
     }
     counters(index_).copied.store(first_ + b + 1, std::memory_order_release);
@@ -211,12 +222,14 @@ Status ShmGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline dea
 
 Status ShmGroup::allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
                            Deadline deadline) {
+  algorithm_ = "publish";
   const Slices slices = slices_of(bytes);
   return gather_slices(in, slices, Pieces({Piece{out, out, slices.total()}}), deadline);
 }
 
 Status ShmGroup::reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                                const Reduction& reduction, Deadline deadline) {
+  algorithm_ = "slices";
   const size_t item = item_size(reduction.dtype);
   std::vector<size_t> bytes;
   for (const size_t elements : counts) bytes.push_back(elements * item);
@@ -228,6 +241,7 @@ Status ShmGroup::reducescatter(const std::byte* in, const std::vector<size_t>& c
 
 Status ShmGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
                           size_t longest, Deadline deadline) {
+  algorithm_ = "publish";
   const size_t unit = layout_.slice_bytes();
   const uint64_t total = blocks(longest, unit);
   if (sends.size(index_) > 0)

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/kernels/kernels.h"
+#include "base/trace.h"
 
 namespace ring {
 
@@ -41,9 +42,12 @@ Status TcpDirect::send(const Task& task, int r, bool* moved) {
     const size_t ready = contributing ? task.slices.size(r) : task.gather ? folded_ : 0;
     if (sent >= ready) return {};
     const std::byte* from = contributing ? task.in + task.slices.begin(r) : task.own;
+    TracePhase phase("SEND", 0, link(r).rank);
     const IoResult io = link(r).socket->try_send(from + sent, std::min(ready - sent, segment_bytes_));
     if (io.closed) return connection_lost(watch_, link(r).rank);
+    if (io.bytes == 0) phase.drop();
     if (io.bytes == 0) return {};
+    phase.bytes(io.bytes);
     sent += io.bytes;
     *moved = true;
     if (sent < ready) return {};  // the others get a turn
@@ -64,7 +68,10 @@ Status TcpDirect::receive(const Task& task, int r, bool* moved) {
     want = std::min(task.slices.size(r) - one.result, segment_bytes_);
   }
   if (want == 0) return {};
+  TracePhase phase("RECEIVE", 0, link(r).rank);
   const IoResult io = link(r).socket->try_receive(to, want);
+  phase.bytes(io.bytes);
+  if (io.bytes == 0) phase.drop();
   if (io.closed) return connection_lost(watch_, link(r).rank);
   (one.contribution < task.mine ? one.contribution : one.result) += io.bytes;
   *moved = *moved || io.bytes > 0;
@@ -83,6 +90,7 @@ void TcpDirect::fold_ready(const Task& task) {
     sources[static_cast<size_t>(r)] = r == index_ ? task.in + at : peer(r).segment.data();
   }
   const Reduction& reduction = task.reduction;
+  const TracePhase phase("REDUCE", end - folded_);
   kernels().fold(reduction.dtype, reduction.op, task.own + folded_, sources.data(), count(),
                  (end - folded_) / item_size(reduction.dtype), reduction.prescale, reduction.postscale,
                  reduction.divisor);
@@ -144,8 +152,10 @@ Status TcpDirect::wait(const Task& task, int64_t idle_since, Deadline deadline) 
   } else if (idle < policy_.spin_us + policy_.yield_us / 4) {
     yield_cpu();
   } else {
+    const TracePhase phase("WAIT", 0, who);
     ::poll(fds.data(), fds.size(), 5);
   }
+  watch_.waited(who, now_us() - now);
   if (now - looked_ < kWatchEveryUs) return {};
   looked_ = now;
   const Status verdict = watch_.check_stream(who);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/kernels/kernels.h"
+#include "base/trace.h"
 
 namespace ring {
 namespace {
@@ -57,6 +58,7 @@ Status TcpGroup::ring_allreduce(const std::byte* in, std::byte* out, size_t elem
 
 Status TcpGroup::allreduce_by_ring(const std::byte* in, std::byte* out, size_t bytes,
                                    const Reduction& reduction, Deadline deadline) {
+  algorithm_ = "ring";
   const size_t elements = bytes / item_size(reduction.dtype);
   if (reduction.input_factor() != 1.0) {
     kernels().scale(reduction.dtype, out, in, elements, reduction.input_factor());
@@ -70,6 +72,7 @@ Status TcpGroup::allreduce_by_ring(const std::byte* in, std::byte* out, size_t b
 }
 
 Status TcpGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
+  algorithm_ = "direct";
   const size_t bytes = pieces.bytes();
   if (bytes == 0) return {};
   if (bytes > ring_bytes_ && pieces.count() == 1 && count() > 2 && !reduction.integer_average()) {
@@ -78,17 +81,23 @@ Status TcpGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Dea
   const Slices slices = balanced_slices(bytes, count(), count(), 64);
   if (pieces.count() == 1) return direct_.run(pieces[0].in, pieces[0].out, slices, reduction, true, deadline);
   if (packed_.size() < bytes) packed_.resize(bytes);
-  pieces.pack(0, bytes, packed_.data());
+  {
+    const TracePhase phase("COPY", bytes);
+    pieces.pack(0, bytes, packed_.data());
+  }
   RING_TRY(direct_.run(packed_.data(), packed_.data(), slices, reduction, true, deadline));
+  const TracePhase phase("GATHER", bytes);
   pieces.unpack(0, bytes, packed_.data());
   return {};
 }
 
 Status TcpGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) {
+  algorithm_ = "chain";
   if (bytes == 0) return {};
   const int place = ring_mod(index_ - root, count());  // the root is 0
   Transfer transfer;
   if (bytes <= kFlatBroadcastBytes) {
+    algorithm_ = "from the root";
     if (place > 0) {
       transfer.receives.push_back({data, nullptr, bytes});
       return stream_.run(transfer, {}, link(root), DType::uint8, ReduceOp::sum, deadline);
@@ -108,6 +117,7 @@ Status TcpGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline dea
 
 Status TcpGroup::allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
                            Deadline deadline) {
+  algorithm_ = "ring";
   const Slices slices = slices_of(bytes);
   if (slices.size(index_) > 0) std::memcpy(out + slices.begin(index_), in, slices.size(index_));
   Transfer transfer;
@@ -121,6 +131,7 @@ Status TcpGroup::allgather(const std::byte* in, const std::vector<size_t>& bytes
 
 Status TcpGroup::reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                                const Reduction& reduction, Deadline deadline) {
+  algorithm_ = "direct";
   std::vector<size_t> bytes;
   for (const size_t one : counts) bytes.push_back(one * item_size(reduction.dtype));
   const Slices slices = slices_of(bytes);
@@ -130,6 +141,7 @@ Status TcpGroup::reducescatter(const std::byte* in, const std::vector<size_t>& c
 
 Status TcpGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* out, const Slices& receives,
                           size_t, Deadline deadline) {
+  algorithm_ = "pairs";
   if (sends.size(index_) > 0)
     std::memcpy(out + receives.begin(index_), in + sends.begin(index_), sends.size(index_));
   return pairs_.run(in, sends, out, receives, deadline);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/trace.h"
+
 namespace ring {
 
 struct TcpPairs::Task {
@@ -23,7 +25,10 @@ Status TcpPairs::step(Task& task, int r, bool* moved) {
   if (task.sending(r)) {
     size_t& sent = task.sent[static_cast<size_t>(r)];
     const std::byte* from = task.in + task.sends.begin(r) + sent;
+    TracePhase phase("SEND", 0, link(r).rank);
     const IoResult io = socket.try_send(from, std::min(task.sends.size(r) - sent, segment_bytes_));
+    phase.bytes(io.bytes);
+    if (io.bytes == 0) phase.drop();
     if (io.closed) return connection_lost(watch_, link(r).rank);
     sent += io.bytes;
     *moved = *moved || io.bytes > 0;
@@ -31,7 +36,10 @@ Status TcpPairs::step(Task& task, int r, bool* moved) {
   if (task.receiving(r)) {
     size_t& received = task.received[static_cast<size_t>(r)];
     std::byte* to = task.out + task.receives.begin(r) + received;
+    TracePhase phase("RECEIVE", 0, link(r).rank);
     const IoResult io = socket.try_receive(to, std::min(task.receives.size(r) - received, segment_bytes_));
+    phase.bytes(io.bytes);
+    if (io.bytes == 0) phase.drop();
     if (io.closed) return connection_lost(watch_, link(r).rank);
     received += io.bytes;
     *moved = *moved || io.bytes > 0;
@@ -82,8 +90,10 @@ Status TcpPairs::wait(const Task& task, int64_t idle_since, Deadline deadline) {
   if (idle < policy_.spin_us + policy_.yield_us / 4) {
     yield_cpu();
   } else {
+    const TracePhase phase("WAIT", 0, who);
     ::poll(fds.data(), fds.size(), 5);
   }
+  watch_.waited(who, now_us() - now);
   if (now - looked_ < kWatchEveryUs) return {};
   looked_ = now;
   const Status verdict = watch_.check_stream(who);

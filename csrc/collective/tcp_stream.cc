@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/kernels/kernels.h"
+#include "base/trace.h"
 
 namespace ring {
 
@@ -23,17 +24,27 @@ IoResult TcpStream::receive_some(const Transfer& transfer, Progress& at, Link fr
   const ReceiveItem& item = transfer.receives[at.receive_item];
   const size_t left = item.bytes - at.received;
   if (item.own == nullptr) {
+    TracePhase phase("RECEIVE", 0, from.rank);
     const IoResult io = from.socket->try_receive(item.data + at.received, std::min(left, segment_bytes_));
+    phase.bytes(io.bytes);
+    if (io.bytes == 0) phase.drop();
     at.received += io.bytes;
     return io;
   }
   const size_t want = std::min(left, segment_bytes_);
   if (scratch_.size() < segment_bytes_) scratch_.resize(segment_bytes_);
-  const IoResult io = from.socket->try_receive(scratch_.data() + at.fill, want - at.fill);
+  const IoResult io = [&] {
+    TracePhase phase("RECEIVE", 0, from.rank);
+    const IoResult arrived = from.socket->try_receive(scratch_.data() + at.fill, want - at.fill);
+    phase.bytes(arrived.bytes);
+    if (arrived.bytes == 0) phase.drop();
+    return arrived;
+  }();
   at.fill += io.bytes;
   const size_t size = item_size(dtype);
   const size_t whole = at.fill / size;
   if (whole > 0) {
+    const TracePhase phase("REDUCE", whole * size);
     const std::byte* sources[2] = {scratch_.data(), item.own + at.received};
     kernels().fold(dtype, op, item.data + at.received, sources, 2, whole, 1, 1, 1);
     at.received += whole * size;
@@ -52,8 +63,11 @@ IoResult TcpStream::send_some(const Transfer& transfer, Progress& at, Link to) c
     if (needs > at.receive_item) ready = 0;
   }
   if (ready <= at.sent) return {};
+  TracePhase phase("SEND", 0, to.rank);
   const IoResult io = to.socket->try_send(item.data + at.sent, std::min(ready - at.sent, segment_bytes_));
   at.sent += io.bytes;
+  phase.bytes(io.bytes);
+  if (io.bytes == 0) phase.drop();
   return io;
 }
 
@@ -103,6 +117,7 @@ Status TcpStream::wait(const Progress& at, Link to, Link from, bool sending, boo
                        Deadline deadline) {
   const int64_t now = now_us();
   const int64_t idle = now - at.idle_since;
+  const int who = receiving ? from.rank : to.rank;
   if (idle < policy_.spin_us) {
     cpu_relax();
   } else if (idle < policy_.spin_us + policy_.yield_us / 4) {
@@ -112,11 +127,12 @@ Status TcpStream::wait(const Progress& at, Link to, Link from, bool sending, boo
     nfds_t count = 0;
     if (receiving) fds[count++] = {from.socket->fd(), POLLIN, 0};
     if (sending) fds[count++] = {to.socket->fd(), POLLOUT, 0};
+    const TracePhase phase("WAIT", 0, who);
     ::poll(fds, count, 5);
   }
+  watch_.waited(who, now_us() - now);
   if (now - looked_ < kWatchEveryUs) return {};
   looked_ = now;
-  const int who = receiving ? from.rank : to.rank;
   const Status verdict = watch_.check_stream(who);
   if (!verdict.ok()) {
     if (receiving && from.socket->readable()) return {};  // what a peer sent before it left counts

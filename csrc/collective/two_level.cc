@@ -63,8 +63,12 @@ Status TwoLevelGroup::reduce_inside(const Pieces& pieces, const Slices& slices, 
 }
 
 Status TwoLevelGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
+  algorithm_ = "two-level";
   if (pieces.bytes() == 0) return {};
-  if (reduction.integer_average()) return flat_->allreduce(pieces, reduction, deadline);
+  if (reduction.integer_average()) {
+    algorithm_ = "flat";
+    return flat_->allreduce(pieces, reduction, deadline);
+  }
   const size_t item = item_size(reduction.dtype);
   const int local_size = static_cast<int>(hosts_[static_cast<size_t>(host_)].size());
   const Slices slices = balanced_slices(pieces.bytes(), local_size, owners_, std::max<size_t>(item, 64));
@@ -104,6 +108,7 @@ void TwoLevelGroup::fold_all(const std::byte* const* inputs, int ranks, std::byt
 }
 
 Status TwoLevelGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) {
+  algorithm_ = "two-level";
   std::vector<int> speakers;  // one rank of every host; on the root's host the root
   int root_host = 0, place = -1;
   for (size_t h = 0; h < hosts_.size(); ++h) {
@@ -124,16 +129,19 @@ Status TwoLevelGroup::broadcast(std::byte* data, size_t bytes, int root, Deadlin
 
 Status TwoLevelGroup::allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
                                 Deadline deadline) {
+  algorithm_ = "flat";
   return flat_->allgather(in, bytes, out, deadline);
 }
 
 Status TwoLevelGroup::reducescatter(const std::byte* in, const std::vector<size_t>& counts, std::byte* out,
                                     const Reduction& reduction, Deadline deadline) {
+  algorithm_ = "flat";
   return flat_->reducescatter(in, counts, out, reduction, deadline);
 }
 
 Status TwoLevelGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* out,
                                const Slices& receives, size_t longest, Deadline deadline) {
+  algorithm_ = "flat";
   return flat_->alltoall(in, sends, out, receives, longest, deadline);
 }
 

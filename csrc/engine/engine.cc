@@ -53,6 +53,7 @@ Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
   engine->executor_ =
       std::make_unique<Executor>(made, engine->lookout_, static_cast<size_t>(options.fusion_bytes),
                                  engine->statistics_, engine->stalls_);
+  engine->lookout_.count_waits(size);
   engine->stalls_.attach(&made.exchange(), &made.control());
   engine->lookout_.inspect(&engine->stalls_);
   return engine;
@@ -225,6 +226,8 @@ Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* bla
   const uint64_t version = queue_.version();
   Statistics::add(statistics_.rounds, 1);
   Decision decision;
+  const Began began{now_us(), lookout_.waited_us(), now_us()};
+  const int64_t begun_ns = executor_->timeline().on() ? now_ns() : 0;
   stalls_.agreeing(pending);
   RING_TRY(agreement_->decide(pending, deadline, &decision));
   for (const Descriptor& one : decision.absent) queue_.count_absent(one);
@@ -233,11 +236,13 @@ Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* bla
   stalls_.idle();
   if (decision.stuck) return wait_for_news(pending, version, deadline);
   if (decision.run.empty()) return {};
+  if (begun_ns > 0) record_agreement(executor_->timeline(), pending, decision.run, begun_ns, now_ns());
   const int64_t start = now_us();
   Status status = executor_->run(
-      decision, agreement_->incoming(), [this](const OperationPtr& one) { end(one, {}); }, blamed);
+      decision, agreement_->incoming(), began, [this](const OperationPtr& one) { end(one, {}); }, blamed);
   Statistics::add(statistics_.busy_us, static_cast<uint64_t>(now_us() - start));
   stalls_.idle();
+  if (executor_->timeline().on()) executor_->timeline().breathe();
   return status;
 }
 
@@ -360,6 +365,7 @@ void Engine::close() {
     fabric_->drain_data(farewell);
   }
   lookout_.attach(nullptr);
+  stop_timeline();
   fabric_->close();
 }
 

@@ -53,6 +53,14 @@ class Engine {
   const std::string& transport() const { return transport_; }
   const Statistics& statistics() const { return statistics_; }
   int strangers() const { return strangers_; }
+  // Records what this communicator does on this rank into a file of trace events (see base/trace.h).
+  Status start_timeline(const std::string& path) {
+    return executor_->timeline().start(path, topology_.rank, topology_.size);
+  }
+  std::vector<LedgerLine> ledger(bool reset) { return executor_->ledger().read(reset); }
+  std::vector<int64_t> waits(bool reset) { return lookout_.waits(reset); }
+  void reset_statistics() { statistics_.reset(); }
+  void stop_timeline() { executor_->timeline().stop(); }
   // What keeps this rank waiting now, and what is to be told about it since the last call.
   std::vector<Stall> stalled() const { return stalls_.stalled(); }
   std::vector<Stall> take_stall_reports() { return stalls_.take_reports(); }

@@ -1,12 +1,15 @@
 // Doing what was agreed: operations become calls of a Group.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
 #include "engine/agreement.h"
 #include "engine/fabric.h"
 #include "engine/fusion.h"
+#include "engine/ledger.h"
+#include "engine/timeline.h"
 #include "engine/uneven.h"
 
 namespace ring {
@@ -22,7 +25,18 @@ struct Statistics {
   Count rounds{0};
   Count wakeups{0};  // of the progress thread
   Count busy_us{0};  // spent on agreed operations
+  void reset() {
+    for (Count* one : {&operations, &bytes, &buckets, &fused_tensors, &carried, &rounds, &wakeups, &busy_us})
+      one->store(0, std::memory_order_relaxed);
+  }
   static void add(Count& count, uint64_t amount) { count.fetch_add(amount, std::memory_order_relaxed); }
+};
+
+// When a call began, how much had been waited by then, and when its operations were agreed.
+struct Began {
+  int64_t us;
+  int64_t waited_us;
+  int64_t agreed_us;
 };
 
 class Executor {
@@ -39,23 +53,62 @@ class Executor {
   // Runs the operations of a decision and tells `finished` of each as it ends. If the Status is not ok the
   // group is broken; `blamed` is then an operation that was under way.
   template <class Finished>
-  Status run(const Decision& decision, const std::vector<Incoming>& incoming, Finished&& finished,
-             OperationPtr* blamed) {
-    if (decision.carried && complete(*decision.run[0], incoming)) {
+  Status run(const Decision& decision, const std::vector<Incoming>& incoming, const Began& began,
+             Finished&& finished, OperationPtr* blamed) {
+    static const Bucket first{0};
+    if (decision.carried && complete_now(decision, incoming)) {
       Statistics::add(statistics_.carried, 1);
+      enter_call(decision.run, first, began, "with the agreement");
       finished(decision.run[0]);
       return {};
     }
+    Began now{now_us(), lookout_.waited_us(), now_us()};
     for (const Bucket& bucket : make_buckets(decision.run, fusion_bytes_)) {
       *blamed = decision.run[bucket[0]];
       inspector_.moving(decision.run, bucket);
-      RING_TRY(run_bucket(decision.run, bucket));
+      {
+        const BucketSpan span(timeline_, decision.run, bucket);
+        RING_TRY(run_bucket(decision.run, bucket));
+      }
+      enter_call(decision.run, bucket, now, algorithm_of(*decision.run[bucket[0]]));
+      now.us = now_us();
+      now.waited_us = lookout_.waited_us();
       for (const size_t i : bucket) finished(decision.run[i]);
     }
     return {};
   }
 
+  Trace& timeline() { return timeline_; }
+  Ledger& ledger() { return ledger_; }
+
  private:
+  void enter_call(const std::vector<OperationPtr>& batch, const Bucket& bucket, const Began& began,
+                  const char* algorithm) {
+    const OperationPtr& first = batch[bucket[0]];
+    Ledger::Call call{first->request.kind,
+                      algorithm,
+                      bucket.size(),
+                      0,
+                      now_us() - began.us,
+                      lookout_.waited_us() - began.waited_us,
+                      0};
+    for (const size_t i : bucket) {
+      call.bytes += batch[i]->bytes;
+      call.queue_us += std::max<int64_t>(0, began.agreed_us - batch[i]->submitted_us);
+    }
+    ledger_.add(call);
+  }
+  const char* algorithm_of(const Operation& operation) {
+    const Kind kind = operation.request.kind;
+    return kind == Kind::barrier || kind == Kind::join ? "exchange" : fabric_.group().algorithm();
+  }
+  bool complete_now(const Decision& decision, const std::vector<Incoming>& incoming) {
+    static const Bucket first{0};
+    BucketSpan span(timeline_, decision.run, first);
+    if (complete(*decision.run[0], incoming)) return true;
+    span.drop();
+    return false;
+  }
   bool complete(Operation& operation, const std::vector<Incoming>& incoming) const;
   Status run_bucket(const std::vector<OperationPtr>& batch, const Bucket& bucket);
   Status run_adasum(const Operation& operation);
@@ -68,6 +121,8 @@ class Executor {
   const size_t fusion_bytes_;
   Statistics& statistics_;
   StallInspector& inspector_;
+  Trace timeline_;
+  Ledger ledger_;
 };
 
 }  // namespace ring

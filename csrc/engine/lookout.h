@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <mutex>
+#include <vector>
 
 #include "base/clock.h"
 #include "engine/stall.h"
@@ -29,6 +30,20 @@ class Lookout final : public Watch {
     if (control_ == nullptr) return {};
     RING_TRY(control_->check_stream(waiting_for));
     return inspector_ != nullptr ? inspector_->look(waiting_for) : Status();
+  }
+
+  // How long this rank waited for each other one; microseconds. The driver writes, anybody reads.
+  void count_waits(int ranks) { waits_ = std::vector<std::atomic<int64_t>>(static_cast<size_t>(ranks)); }
+  void waited(int rank, int64_t us) override {
+    waited_us_ += us;
+    if (rank >= 0 && static_cast<size_t>(rank) < waits_.size())
+      waits_[static_cast<size_t>(rank)].fetch_add(us, std::memory_order_relaxed);
+  }
+  int64_t waited_us() const { return waited_us_; }  // all in all; for the driver
+  std::vector<int64_t> waits(bool reset) {
+    std::vector<int64_t> result;
+    for (auto& one : waits_) result.push_back(reset ? one.exchange(0) : one.load());
+    return result;
   }
 
   // Any thread. The first reason counts.
@@ -60,6 +75,7 @@ class Lookout final : public Watch {
     return {};
   }
 
+  std::vector<std::atomic<int64_t>> waits_;  // constant size once connected
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   Status why_;  // guarded by mutex_
@@ -68,6 +84,7 @@ class Lookout final : public Watch {
   StallInspector* inspector_ = nullptr;
   const Interrupt* interrupt_ = nullptr;
   int64_t asked_ = 0;
+  int64_t waited_us_ = 0;
 };
 
 }  // namespace ring

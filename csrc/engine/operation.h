@@ -40,6 +40,7 @@ class Operation final : public Completion {
   const Request request;
   const Deadline deadline;
   const int64_t submitted_us = now_us();
+  int row = 0;  // in the timeline, once agreed; the driver's
   // Set by the engine before the operation becomes pending, constant afterwards.
   Descriptor descriptor;
   Bytes encoded;

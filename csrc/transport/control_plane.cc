@@ -224,7 +224,9 @@ Status ControlPlane::exchange(ByteView mine, Deadline deadline, std::vector<Byte
   for (auto& peer : peers_) post(peer, Type::exchange, sequence, mine);
   const int64_t start = now_us();
   int64_t looked = start;
+  int last = -1;
   for (int who = first_missing(); who >= 0 || !flushed(); who = first_missing()) {
+    last = who;
     const int64_t now = now_us();
     if (now - start < policy_.spin_us + policy_.yield_us && flushed()) {
       receive(who);
@@ -239,6 +241,7 @@ Status ControlPlane::exchange(ByteView mine, Deadline deadline, std::vector<Byte
     if (!verdict.ok() && first_missing() >= 0) return verdict;
     if (!verdict.ok() && !flushed()) return verdict;
   }
+  if (last >= 0) lookout.waited(last, now_us() - start);
   waiting_for_ = -1;
   theirs->resize(peers_.size());
   for (size_t q = 0; q < peers_.size(); ++q) {

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/trace.h"
 #include "transport/watch.h"
 
 namespace ring {
@@ -59,11 +60,17 @@ Status wait_until(Missing&& missing, SleepWord& sleep, const WaitPolicy& policy,
     if (missing() < 0) return {};
     if (policy.spin_us > 0) cpu_relax();
   }
+  TracePhase phase("WAIT");
   const int64_t start = now_us();
+  int last = -1;
   int64_t looked = start;
   for (;;) {
     const int who = missing();
-    if (who < 0) return {};
+    if (who < 0) {
+      watch.waited(last, now_us() - start);
+      return {};
+    }
+    if (who != last) phase.peer(last = who);
     const int64_t now = now_us();
     const int64_t waited = now - start;
     if (waited < policy.spin_us) {

@@ -2,6 +2,8 @@
 // milliseconds, so that a dead peer, an abort or a signal ends it.
 #pragma once
 
+#include <cstdint>
+
 #include "base/status.h"
 
 namespace ring {
@@ -16,6 +18,11 @@ class Watch {
   // The same for a wait for bytes of a data connection: a peer that has said goodbye may have sent them
   // before, and they are still on the way; the connection's own end tells when nothing more will come.
   virtual Status check_stream(int waiting_for) = 0;
+  // A wait that was long enough to be measured has ended; `rank` was the last one missing (-1: nobody).
+  virtual void waited(int rank, int64_t us) {
+    (void)rank;
+    (void)us;
+  }
 };
 
 }  // namespace ring
