@@ -8,7 +8,7 @@ BUILD := build
 TORCH ?= torch==2.13.0
 NATIVE := $(shell find csrc -type f 2>/dev/null) CMakeLists.txt
 
-.PHONY: help demo test test-python native lint format sanitize package bench wheel sdist clean
+.PHONY: help demo test test-python native lint format sanitize fuzz package bench wheel sdist clean
 
 help:
 	@echo "make demo      train and score on real flights (first run installs)"
@@ -17,6 +17,7 @@ help:
 	@echo "make format    let ruff and clang-format rewrite the files"
 	@echo "make native    native unit tests"
 	@echo "make sanitize  native unit tests under ASan+UBSan and under TSan"
+	@echo "make fuzz      fuzz every parser of bytes from the network for SECONDS (60) each, under ASan+UBSan"
 	@echo "make bench     benchmarks beside peers, interleaved"
 	@echo "make package   build the wheel in isolation and try it in an empty environment"
 	@echo "make wheel     wheel and sdist into dist/"
@@ -71,6 +72,16 @@ native: $(VENV)/.installed
 sanitize: $(VENV)/.installed
 	$(call native_tests,asan,Debug,"address;undefined")
 	$(call native_tests,tsan,Debug,thread)
+
+# Another SEED gives other inputs.
+SECONDS ?= 60
+SEED ?= 1
+fuzz: $(VENV)/.installed
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake -S . -B $(BUILD)/asan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DSPARK_RING_PYTHON=OFF \
+	  -DSPARK_RING_NATIVE_TESTS=ON -DSPARK_RING_WERROR=ON "-DSPARK_RING_SANITIZE=address;undefined" > /dev/null
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" cmake --build $(BUILD)/asan
+	set -e; for target in $(basename $(notdir $(wildcard tests/native/fuzz/fuzz_*.cc))); do \
+	  echo $$target; $(BUILD)/asan/tests/native/fuzz/$$target --seconds $(SECONDS) --seed $(SEED); done
 
 bench: $(VENV)/.built
 	$(PY) benchmarks/collectives.py

@@ -15,18 +15,24 @@ uint64_t hash_prefix(const std::vector<OperationPtr>& pending, size_t n) {
   return hash;
 }
 
-std::vector<Descriptor> read_list(const Bytes& bytes, bool* ok) {
+}  // namespace
+
+std::vector<Descriptor> read_descriptors(ByteView bytes, int size, bool* ok) {
   Reader reader(bytes);
+  std::unordered_set<std::string> keys;  // of pending operations no two are the same
   std::vector<Descriptor> list;
   const uint32_t count = reader.get<uint32_t>();
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
     auto one = Descriptor::decode(reader);
-    if (!one) break;
+    if (!one || one->root >= size || (one->rooted() && one->root < 0)) break;
+    if (!keys.insert(one->key()).second) break;
     list.push_back(std::move(*one));
   }
   *ok = reader.at_end() && list.size() == count;
   return list;
 }
+
+namespace {
 
 // The operations of this rank that some ranks do not have. A rank that has joined counts as having them, and
 // a join waits for nobody in particular.
@@ -106,11 +112,16 @@ std::vector<Common> find_common(const std::vector<std::vector<Descriptor>>& list
   return common;
 }
 
-bool Agreement::build_payload(const Operation& first) {
+// Whether the payload of an operation goes along with the exchange: it is the same on all ranks.
+bool Agreement::may_carry(const Operation& first) const {
   const Kind kind = first.request.kind;
   if (first.bytes == 0 || first.bytes > exchange_.payload_limit()) return false;
-  if (kind == Kind::allreduce && first.request.op == ReduceOp::adasum) return false;
-  if (kind != Kind::allreduce && !(kind == Kind::broadcast && first.request.root == rank_)) return false;
+  return kind == Kind::broadcast || (kind == Kind::allreduce && first.request.op != ReduceOp::adasum);
+}
+
+bool Agreement::build_payload(const Operation& first) {
+  if (!may_carry(first)) return false;
+  if (first.request.kind == Kind::broadcast && first.request.root != rank_) return false;
   std::vector<Piece> pieces;
   pieces.reserve(first.request.tensors.size());
   for (const Tensor& tensor : first.request.tensors) pieces.push_back({tensor.in, tensor.out, tensor.bytes});
@@ -150,8 +161,25 @@ Status Agreement::decide(const std::vector<OperationPtr>& pending, Deadline dead
     decision->run.assign(pending.begin(), same ? ready : pending.begin() + 1);
     return {};
   }
+  if (fewest == 1) RING_TRY(check_payloads(*pending[0]));
   decision->run.assign(pending.begin(), ready);
   decision->carried = fewest == 1;
+  return {};
+}
+
+// A rank that shows this operation carries all of its payload, or none where it has nothing to give.
+Status Agreement::check_payloads(const Operation& first) const {
+  const Kind kind = first.request.kind;
+  for (size_t r = 0; r < incoming_.size(); ++r) {
+    const bool gives = kind == Kind::allreduce || first.request.root == static_cast<int>(r);
+    const uint32_t told = incoming_[r].head->payload;
+    const size_t expected = gives && may_carry(first) ? first.bytes : 0;
+    if (told == expected) continue;
+    return Status(Code::peer_lost,
+                  "rank " + std::to_string(r) + " is out of step: with " + first.descriptor.title() +
+                      " it sent " + std::to_string(told) + " bytes instead of " + std::to_string(expected),
+                  static_cast<int>(r));
+  }
   return {};
 }
 
@@ -166,7 +194,7 @@ Status Agreement::compare_lists(const std::vector<OperationPtr>& pending, Deadli
   stuck_story_.clear();
   for (size_t r = 0; r < all.size(); ++r) {
     bool ok = false;
-    lists.push_back(read_list(all[r], &ok));
+    lists.push_back(read_descriptors(all[r], size_, &ok));
     if (!ok) {
       return Status(Code::peer_lost, "rank " + std::to_string(r) + " sent a list that cannot be read",
                     static_cast<int>(r));

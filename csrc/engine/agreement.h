@@ -49,7 +49,9 @@ class Agreement {
 
  private:
   Status compare_lists(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision);
+  bool may_carry(const Operation& first) const;
   bool build_payload(const Operation& first);
+  Status check_payloads(const Operation& first) const;
 
   Exchange& exchange_;
   ControlPlane& control_;
@@ -61,6 +63,9 @@ class Agreement {
   Pieces payload_;
   std::string stuck_story_;
 };
+
+// What a rank of `size` showed in step 3; `ok` tells whether it was a list of operations that can be.
+std::vector<Descriptor> read_descriptors(ByteView bytes, int size, bool* ok);
 
 // The pure part of step 3. lists[r] are the operations pending on rank r; returns for every key that all
 // ranks have which have not joined, in the order of the first such rank, the key and, if ranks disagree, what

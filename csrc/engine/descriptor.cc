@@ -10,6 +10,7 @@ constexpr std::string_view kNames[kKinds] = {"allreduce",     "broadcast", "allg
                                              "reducescatter", "barrier",   "alltoall",
                                              "gather",        "scatter",   "join"};
 constexpr uint32_t kMaxTensors = 1 << 20;
+constexpr uint32_t kMaxDimensions = 64;
 
 std::string number_text(double value) {
   char text[32];
@@ -69,11 +70,36 @@ std::optional<Descriptor> Descriptor::decode(Reader& reader) {
   for (uint32_t t = 0; t < tensors && reader.ok(); ++t) {
     std::vector<int64_t> shape;
     const uint32_t extents = reader.get<uint32_t>();
+    if (extents > kMaxDimensions) return std::nullopt;
     for (uint32_t i = 0; i < extents && reader.ok(); ++i) shape.push_back(reader.get<int64_t>());
     one.shapes.push_back(std::move(shape));
   }
-  if (!reader.ok()) return std::nullopt;
+  if (!reader.ok() || !one.sensible()) return std::nullopt;
   return one;
+}
+
+bool Descriptor::sensible() const {
+  switch (kind) {
+    case Kind::allreduce:
+      break;
+    case Kind::barrier:
+    case Kind::join:
+    case Kind::scatter:
+      if (!shapes.empty()) return false;
+      break;
+    default:
+      if (shapes.size() != 1) return false;
+  }
+  if (kind == Kind::reducescatter && shapes[0].empty()) return false;
+  size_t total = 0;
+  for (const auto& shape : shapes) {
+    size_t bytes = item_size(dtype);
+    for (const int64_t extent : shape) {
+      if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(extent), &bytes)) return false;
+    }
+    if (__builtin_add_overflow(total, bytes, &total)) return false;
+  }
+  return true;
 }
 
 std::string Descriptor::key() const {

@@ -43,7 +43,11 @@ struct Descriptor {
   bool rooted() const { return kind == Kind::broadcast || kind == Kind::gather || kind == Kind::scatter; }
 
   Bytes encode() const;
+  // Empty if the bytes are no descriptor, or one of an operation that cannot be.
   static std::optional<Descriptor> decode(Reader& reader);
+
+  // Whether there is such an operation: as many tensors as its kind has, of countable bytes.
+  bool sensible() const;
 
   // By what operations of different ranks are matched: the name, or kind and number.
   std::string key() const;

@@ -98,7 +98,7 @@ Status Engine::check_splits(const Request& request) const {
   bool negative = false;
   for (const int64_t rows : request.splits) {
     negative = negative || rows < 0;
-    total += rows;
+    negative = __builtin_add_overflow(total, rows, &total) || negative;
   }
   if (request.splits.size() != n || negative || total != request.tensors[0].shape[0]) {
     return Status(Code::config, "splits must be " + std::to_string(n) +
@@ -106,7 +106,7 @@ Status Engine::check_splits(const Request& request) const {
                                     std::to_string(request.tensors[0].shape[0]) +
                                     " rows of the tensor; found " + std::to_string(request.splits.size()) +
                                     " with the sum " + std::to_string(total) +
-                                    (negative ? ", some of them negative" : ""));
+                                    (negative ? ", some of them negative or too large" : ""));
   }
   return {};
 }

@@ -55,7 +55,10 @@ Result<std::unique_ptr<Fabric>> Fabric::connect(Listener listener, int rank,
   request.context = &options;
   Result<Locality> locality = agree_on_locality(*fabric->control_, request, deadline, &lookout);
   if (!locality.ok()) {
-    if (locality.status().code() != Code::interrupted) fabric->control_->send_abort(locality.status());
+    const bool own = locality.status().code() == Code::interrupted;
+    fabric->control_->send_abort(
+        own ? Status(Code::aborted, "it was interrupted while ranks agreed on their hosts", rank)
+            : locality.status());
     lookout.attach(nullptr);
     return locality.status();
   }

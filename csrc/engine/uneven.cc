@@ -7,8 +7,6 @@
 namespace ring {
 namespace {
 
-constexpr int64_t kMostDimensions = 64;
-
 // Bytes of one row: the product of all dimensions but the first.
 size_t row_bytes_of(const Tensor& tensor, DType dtype) {
   size_t bytes = item_size(dtype);
@@ -43,32 +41,23 @@ Status Uneven::share(const Operation& operation, const Numbers& mine, int64_t co
   RING_TRY(fabric_.control().exchange(std::as_bytes(std::span(mine)), operation.deadline, &blobs, &lookout_));
   all->clear();
   for (size_t r = 0; r < blobs.size(); ++r) {
-    const size_t numbers = blobs[r].size() / sizeof(int64_t);
-    if (blobs[r].size() % sizeof(int64_t) != 0 || (count >= 0 && numbers != static_cast<size_t>(count))) {
-      return out_of_step(static_cast<int>(r),
-                         "it told " + std::to_string(blobs[r].size()) + " bytes of sizes");
+    auto one = read_numbers(blobs[r], count);
+    if (!one) {
+      return out_of_step(static_cast<int>(r), "the " + std::to_string(blobs[r].size()) +
+                                                  " bytes of sizes that it told make no sense");
     }
-    Numbers one(numbers);
-    if (numbers > 0) std::memcpy(one.data(), blobs[r].data(), blobs[r].size());
-    if (std::any_of(one.begin(), one.end(), [](int64_t value) { return value < 0; })) {
-      return out_of_step(static_cast<int>(r), "it told a negative size");
-    }
-    all->push_back(std::move(one));
+    all->push_back(std::move(*one));
   }
   return {};
 }
 
 Status Uneven::sizes_of(const Numbers& rows, size_t row_bytes, std::vector<size_t>* sizes) const {
-  sizes->clear();
-  size_t total = 0;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    size_t bytes = 0;
-    if (__builtin_mul_overflow(static_cast<size_t>(rows[r]), row_bytes, &bytes) ||
-        __builtin_add_overflow(total, bytes, &total)) {
-      return out_of_step(static_cast<int>(r), "it told an impossible size");
-    }
-    sizes->push_back(bytes);
+  auto counted = bytes_of_rows(rows, row_bytes);
+  if (!counted) {
+    const auto most = std::max_element(rows.begin(), rows.end());
+    return out_of_step(static_cast<int>(most - rows.begin()), "it told an impossible size");
   }
+  *sizes = std::move(*counted);
   return {};
 }
 
@@ -143,37 +132,24 @@ Status Uneven::alltoall(Operation& operation) {
                                   longest[0], operation.deadline);
 }
 
-// The root tells: dtype, number of dimensions, all of them but the first, rows of each rank.
 Status Uneven::scatter(Operation& operation) {
   const Request& request = operation.request;
   const size_t root = static_cast<size_t>(request.root), n = static_cast<size_t>(size());
   Numbers mine;
-  if (request.root == rank()) {
-    const std::vector<int64_t>& shape = request.tensors[0].shape;
-    mine = {static_cast<int64_t>(request.dtype), static_cast<int64_t>(shape.size())};
-    mine.insert(mine.end(), shape.begin() + 1, shape.end());
-    mine.insert(mine.end(), request.splits.begin(), request.splits.end());
-  }
+  if (request.root == rank())
+    mine = ScatterPlan::tell(request.dtype, request.tensors[0].shape, request.splits);
   std::vector<Numbers> all;
   RING_TRY(share(operation, mine, -1, &all));
-  const Numbers& told = all[root];
-  const int64_t dimensions = told.size() < 2 ? 0 : told[1];
-  if (dimensions < 1 || dimensions > kMostDimensions || told[0] > static_cast<int64_t>(DType::boolean) ||
-      told.size() != 1 + static_cast<size_t>(dimensions) + n) {
+  const auto plan = ScatterPlan::read(all[root], size());
+  if (!plan) {
     return out_of_step(request.root, "what it told of the tensor that it scatters makes no sense");
   }
-  GatherResult& result = operation.gathered;
-  result.dtype = static_cast<DType>(told[0]);
-  result.shape.assign(told.begin() + 2, told.begin() + 1 + dimensions);
-  size_t row_bytes = item_size(result.dtype);
-  for (const int64_t extent : result.shape) {
-    if (__builtin_mul_overflow(row_bytes, static_cast<size_t>(extent), &row_bytes))
-      return out_of_step(request.root, "it told an impossible shape");
-  }
-  const Numbers rows(told.begin() + 1 + dimensions, told.end());
   std::vector<size_t> sizes;
-  RING_TRY(sizes_of(rows, row_bytes, &sizes));
-  result.shape.insert(result.shape.begin(), rows[static_cast<size_t>(rank())]);
+  RING_TRY(sizes_of(plan->rows, plan->row_bytes, &sizes));
+  GatherResult& result = operation.gathered;
+  result.dtype = plan->dtype;
+  result.shape = plan->row_shape;
+  result.shape.insert(result.shape.begin(), plan->rows[static_cast<size_t>(rank())]);
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::vector<size_t> receives(n, 0);
   receives[root] = sizes[static_cast<size_t>(rank())];

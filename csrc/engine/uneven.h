@@ -7,13 +7,13 @@
 //   alltoall   everybody tells how many rows go to whom; without splits nothing has to be told
 //   scatter    the root tells dtype, shape and whose rows are how many: an alltoall in which one sends
 //
-// What peers tell is checked before memory is made for it: row counts are not negative, sizes do not
-// overflow.
+// What peers tell is checked before memory is made for it (see sizes.h).
 #pragma once
 
 #include "engine/fabric.h"
 #include "engine/lookout.h"
 #include "engine/operation.h"
+#include "engine/sizes.h"
 
 namespace ring {
 
@@ -24,8 +24,6 @@ class Uneven {
   Status run(Operation& operation);
 
  private:
-  using Numbers = std::vector<int64_t>;
-
   Status allgather(Operation& operation);
   Status gather(Operation& operation);
   Status alltoall(Operation& operation);

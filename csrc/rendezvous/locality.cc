@@ -4,26 +4,10 @@
 
 #include <cstring>
 
-#include "base/bytes.h"
+#include "rendezvous/locality_message.h"
 
 namespace ring {
 namespace {
-
-struct Offer {
-  std::string name;
-  uint64_t bytes = 0;
-  std::string problem;
-};
-
-Offer read_offer(ByteView bytes) {
-  Reader reader(bytes);
-  Offer offer;
-  offer.name = reader.text();
-  offer.bytes = reader.get<uint64_t>();
-  offer.problem = reader.text();
-  if (!reader.at_end()) offer = {"", 0, "unreadable answer"};
-  return offer;
-}
 
 class Agreement {
  public:
@@ -43,8 +27,8 @@ class Agreement {
     return request_.transport != "tcp" && host.size() > 1;
   }
 
-  Status trade(const Writer& mine, std::vector<Bytes>* all) {
-    Status status = control_.exchange(mine.bytes(), deadline_, all, watch_);
+  Status trade(const Bytes& mine, std::vector<Bytes>* all) {
+    Status status = control_.exchange(mine, deadline_, all, watch_);
     if (status.code() != Code::timeout) return status;
     return Status(
         Code::rendezvous,
@@ -53,17 +37,14 @@ class Agreement {
   }
 
   Status introduce() {
-    Writer mine;
-    mine.text(request_.settings);
-    mine.text(request_.host_id);
     std::vector<Bytes> all;
-    RING_TRY(trade(mine, &all));
+    RING_TRY(trade(LocalityIntroduction{request_.settings, request_.host_id}.encode(), &all));
     std::vector<std::string> hosts;
     for (size_t q = 0; q < all.size(); ++q) {
-      Reader reader(all[q]);
-      const std::string settings = reader.text();
-      hosts.push_back(reader.text());
-      if (!reader.at_end() || settings != request_.settings) {
+      const auto read = LocalityIntroduction::read(all[q]);
+      const std::string settings = read ? read->settings : "something that cannot be read";
+      hosts.push_back(read ? read->host_id : "");
+      if (!read || settings != request_.settings) {
         return Status(Code::rendezvous,
                       "ranks have different settings: rank " + std::to_string(control_.rank()) + " has " +
                           request_.settings + ", rank " + std::to_string(q) + " has " + settings +
@@ -85,38 +66,42 @@ class Agreement {
 
   Status offer() {
     const auto& local = locality_.topology.local();
-    Offer mine;
+    LocalityOffer mine;
     if (candidate(local) && local[0] == control_.rank()) {
       const size_t bytes = request_.segment_bytes(static_cast<int>(local.size()), request_.context);
       Result<SharedSegment> segment = SharedSegment::create(bytes);
       if (!segment.ok()) {
         mine.problem = segment.status().message();
-      } else if (::getentropy(segment->data(), kChallengeBytes) != 0) {
+      } else if (::getentropy(segment->data(), challenge_.size()) != 0) {
         mine.problem = "no random numbers for the challenge";
       } else {
         locality_.segment = std::move(*segment);
         mine.name = locality_.segment.name();
         mine.bytes = bytes;
-        std::memcpy(challenge_, locality_.segment.data(), kChallengeBytes);
+        read_challenge();
       }
     }
-    Writer writer;
-    writer.text(mine.name);
-    writer.put<uint64_t>(mine.bytes);
-    writer.text(mine.problem);
-    return trade(writer, &offers_);
+    return trade(mine.encode(), &offers_);
   }
+
+  void read_challenge() { std::memcpy(challenge_.data(), locality_.segment.data(), challenge_.size()); }
 
   std::string answer(bool* read) {
     const auto& local = locality_.topology.local();
     if (!candidate(local)) return {};
-    const Offer offered = read_offer(offers_[static_cast<size_t>(local[0])]);
-    if (offered.name.empty()) return offered.problem;
+    const auto offered = LocalityOffer::read(offers_[static_cast<size_t>(local[0])]);
+    if (!offered) return "unreadable answer";
+    if (offered->name.empty()) return offered->problem;
     if (local[0] != control_.rank()) {
-      Result<SharedSegment> segment = SharedSegment::open(offered.name, offered.bytes);
+      const size_t needed = request_.segment_bytes(static_cast<int>(local.size()), request_.context);
+      if (offered->bytes != needed) {
+        return "the segment that it was offered has " + std::to_string(offered->bytes) +
+               " bytes instead of " + std::to_string(needed);
+      }
+      Result<SharedSegment> segment = SharedSegment::open(offered->name, needed);
       if (!segment.ok()) return segment.status().message();
       locality_.segment = std::move(*segment);
-      std::memcpy(challenge_, locality_.segment.data(), kChallengeBytes);
+      read_challenge();
     }
     *read = true;
     return {};
@@ -125,12 +110,8 @@ class Agreement {
   Status prove() {
     bool read = false;
     const std::string problem = answer(&read);
-    Writer mine;
-    mine.put<uint8_t>(read);
-    mine.raw(challenge_, kChallengeBytes);
-    mine.text(problem);
     std::vector<Bytes> all;
-    RING_TRY(trade(mine, &all));
+    RING_TRY(trade(LocalityProof{read, challenge_, problem}.encode(), &all));
     std::vector<std::string> groups(all.size());
     for (const auto& host : locality_.topology.hosts) {
       std::string why;
@@ -150,17 +131,14 @@ class Agreement {
 
   static bool proven(const std::vector<int>& host, const std::vector<Bytes>& all, std::string* why,
                      int* who) {
-    std::byte expected[kChallengeBytes] = {};
+    Challenge expected{};
     for (const int q : host) {
-      Reader reader(all[static_cast<size_t>(q)]);
-      const bool read = reader.get<uint8_t>() != 0;
-      std::byte seen[kChallengeBytes];
-      for (auto& byte : seen) byte = reader.get<std::byte>();
-      *why = reader.text();
+      const auto read = LocalityProof::read(all[static_cast<size_t>(q)]);
+      *why = read ? read->problem : "unreadable answer";
       *who = q;
-      if (!reader.at_end() || !read) return false;
-      if (q == host[0]) std::memcpy(expected, seen, kChallengeBytes);
-      if (std::memcmp(expected, seen, kChallengeBytes) != 0) {
+      if (!read || !read->seen) return false;
+      if (q == host[0]) expected = read->challenge;
+      if (read->challenge != expected) {
         *why = "it opened a segment of the same name that is not the same memory";
         return false;
       }
@@ -173,7 +151,7 @@ class Agreement {
   const Deadline deadline_;
   Watch* const watch_;
   std::vector<Bytes> offers_;
-  std::byte challenge_[kChallengeBytes] = {};
+  Challenge challenge_{};
   Locality locality_;
 };
 

@@ -37,7 +37,4 @@ struct Locality {
 Result<Locality> agree_on_locality(ControlPlane& control, const LocalityRequest& request, Deadline deadline,
                                    Watch* watch);
 
-// Where the challenge lies: the segment's first bytes, before anything else uses them.
-constexpr size_t kChallengeBytes = 32;
-
 }  // namespace ring

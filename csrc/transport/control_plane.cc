@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -70,6 +71,14 @@ void ControlPlane::receive(int rank) {
   }
 }
 
+void ControlPlane::feed(int rank, ByteView bytes) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.inbox.size() < peer.inbox_used + bytes.size()) peer.inbox.resize(peer.inbox_used + bytes.size());
+  std::copy(bytes.begin(), bytes.end(), peer.inbox.begin() + static_cast<ptrdiff_t>(peer.inbox_used));
+  peer.inbox_used += bytes.size();
+  parse(rank);
+}
+
 void ControlPlane::parse(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   size_t at = 0;
@@ -78,10 +87,8 @@ void ControlPlane::parse(int rank) {
     std::memcpy(header, peer.inbox.data() + at, kHeader);
     const size_t length = header[2];
     if (length > kMaxPayload) return mark_gone(rank);
-    if (peer.inbox_used - at < kHeader + length) {
-      if (peer.inbox.size() < at + kHeader + length) peer.inbox.resize(at + kHeader + length + kReadAtOnce);
-      break;
-    }
+    if (peer.inbox_used - at < kHeader + length)
+      break;  // room is made for what comes, not for what is claimed
     const ByteView payload(peer.inbox.data() + at + kHeader, length);
     at += kHeader + length;
     if (!dispatch(rank, static_cast<Type>(header[0]), header[1], payload)) return mark_gone(rank);
@@ -104,7 +111,8 @@ bool ControlPlane::dispatch(int rank, Type type, uint32_t sequence, ByteView pay
       const int blamed = reader.get<int32_t>();
       const std::string operation = reader.text();
       const std::string message = reader.text();
-      if (!reader.at_end() || code <= Code::ok || code > Code::interrupted) return false;
+      if (!reader.at_end() || code <= Code::ok || code > Code::interrupted || !may_be_rank(blamed))
+        return false;
       if (failure_.ok()) {
         const bool mine = blamed == rank_;
         const std::string told = "rank " + std::to_string(rank) + " gave up: " + message;
@@ -121,9 +129,12 @@ bool ControlPlane::dispatch(int rank, Type type, uint32_t sequence, ByteView pay
       post(peer, Type::report, sequence, writer.bytes());
       return true;
     }
-    case Type::report:
-      peer.reported = reader.get<int32_t>();
-      return reader.at_end();
+    case Type::report: {
+      const int reported = reader.get<int32_t>();
+      if (!reader.at_end() || !may_be_rank(reported)) return false;
+      peer.reported = reported;
+      return true;
+    }
   }
   return false;
 }

@@ -59,6 +59,8 @@ class ControlPlane final : public Watch {
   // Says goodbye and waits until every peer's kernel has all that was sent, so that closing loses nothing.
   void send_goodbye(Deadline deadline);
   void close();
+  // Takes bytes as if they had come over the connection to `rank`: for tests of what peers may send.
+  void feed(int rank, ByteView bytes);
 
  private:
   enum class Type : uint32_t { exchange = 1, abort, goodbye, query, report };
@@ -86,6 +88,8 @@ class ControlPlane final : public Watch {
   bool dispatch(int rank, Type type, uint32_t sequence, ByteView payload);
   void mark_gone(int rank, int error = 0);
   void pump(int timeout_ms);
+  // A rank, or -1 for none: what frames may name.
+  bool may_be_rank(int rank) const { return rank >= -1 && rank < size(); }
   bool flushed() const;
   int first_missing() const;
 

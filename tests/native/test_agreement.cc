@@ -40,6 +40,39 @@ TEST(cut_or_foreign_descriptors_are_refused) {
   }
 }
 
+TEST(operations_that_cannot_be_are_refused) {
+  const auto readable = [](const std::vector<ring::Descriptor>& list) {
+    ring::Writer writer;
+    writer.put(static_cast<uint32_t>(list.size()));
+    for (const auto& one : list) {
+      const ring::Bytes bytes = one.encode();
+      writer.raw(bytes.data(), bytes.size());
+    }
+    bool ok = false;
+    (void)ring::read_descriptors(writer.bytes(), 3, &ok);
+    return ok;
+  };
+  const ring::Descriptor good = named("g", {2, 3});
+  CHECK(readable({}) && readable({good}));
+  CHECK(!readable({good, good}));  // it would be run twice
+  CHECK(!readable({named("g", {2, -3})}));
+  CHECK(!readable({named("g", {int64_t{1} << 40, int64_t{1} << 40})}));
+  CHECK(!readable({named("g", std::vector<int64_t>(65, 1))}));
+  ring::Descriptor sent = named("g");
+  sent.kind = ring::Kind::broadcast;
+  for (const int root : {-1, 3, 1 << 30}) {
+    sent.root = root;
+    CHECK(!readable({sent}));
+  }
+  sent.root = 2;
+  CHECK(readable({sent}));
+  sent.shapes.clear();  // nothing to send
+  CHECK(!readable({sent}));
+  ring::Descriptor end = named("end");
+  end.kind = ring::Kind::barrier;
+  CHECK(!readable({end}));  // with a tensor
+}
+
 TEST(common_operations_come_in_the_order_of_rank_0) {
   const auto common = ring::find_common({{named("b"), named("x"), named("a")}, {named("a"), named("b")}});
   CHECK_EQ(common.size(), 2u);
