@@ -99,6 +99,7 @@ void Handshake::advance() {
     }
     const IoResult io = try_receive(fd_, incoming_.data() + received_, wanted_ - received_);
     received_ += io.bytes;
+    heard_ = heard_ || io.bytes > 0;
     if (io.closed) return fail(Code::rendezvous, "the connection was closed during the handshake");
     if (received_ < wanted_) {
       if (io.bytes == 0) return;

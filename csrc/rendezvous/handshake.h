@@ -46,6 +46,8 @@ class Handshake {
   bool finished() const { return state_ == State::done || state_ == State::failed; }
   bool succeeded() const { return state_ == State::done; }
   const Status& failure() const { return failure_; }
+  // Whether the peer has said anything at all.
+  bool heard() const { return heard_; }
   // True when the peer spoke our language and could not prove the secret (or we could not prove it to it).
   bool distrusted() const { return failure_.code() == Code::authentication; }
   // After success: who is at the other end.
@@ -77,6 +79,7 @@ class Handshake {
   std::array<std::byte, 64> incoming_{};
   size_t wanted_ = 0;
   size_t received_ = 0;
+  bool heard_ = false;
   Bytes outgoing_;
   size_t sent_ = 0;
   Status failure_;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "rendezvous/handshake.h"
 #include "rendezvous/route.h"
+#include "transport/control_plane.h"
 
 namespace ring {
 namespace {
@@ -86,6 +87,14 @@ class Builder {
   }
 
   Result<Mesh> run(Watch* watch) {
+    const Status why = build(watch);
+    for (const auto& guest : guests_) mesh_.strangers += guest->handshake.heard();  // still at the door
+    if (why.ok()) return std::move(mesh_);
+    return tell(why);
+  }
+
+ private:
+  Status build(Watch* watch) {
     const Deadline deadline = Deadline::after(options_.connect_timeout);
     while (!complete()) {
       if (deadline.expired()) return too_late();
@@ -93,13 +102,7 @@ class Builder {
         if (Status verdict = watch->check(-1); !verdict.ok()) return verdict;
       }
       for (auto& out : outgoing_) start(out);
-      if (const int lost = wait(deadline); lost >= 0) {
-        // It may have left because of a rank that refuses this one too: then that one is to blame.
-        if (const int gone = find_gone(0); gone >= 0) return is_gone(gone);
-        return Status(Code::peer_lost,
-                      name(lost) + " disconnected while ranks were still connecting; look at its own error",
-                      lost);
-      }
+      if (const int lost = wait(deadline); lost >= 0) return has_left(lost);
       for (auto& out : outgoing_) {
         if (Status fatal = advance(out); !fatal.ok()) return fatal;
       }
@@ -108,10 +111,35 @@ class Builder {
       if (starved_since_ != 0 && now_us() - starved_since_ >= kStarvedForUs) return starved();
       if (const int gone = find_gone(kGoneAfterUs); gone >= 0) return is_gone(gone);
     }
-    return std::move(mesh_);
+    return {};
   }
 
- private:
+  // Why a rank left that was connected. If it could, it said so; without a word it may still have left
+  // because of a rank that refuses this one too: then that one is to blame.
+  Status has_left(int rank) {
+    const int gone = find_gone(0);
+    ControlPlane& plane = connected();
+    const Status told = plane.check(rank);
+    if (!told.ok() && !plane.discovered()) return told;
+    if (gone >= 0) return is_gone(gone);
+    return Status(Code::peer_lost,
+                  name(rank) + " disconnected while ranks were still connecting; look at its own error",
+                  rank);
+  }
+
+  // Tells the ranks that are connected why this one gives up: to them it would look as if this one had died.
+  Status tell(const Status& why) {
+    const bool own = why.code() == Code::interrupted;
+    connected().send_abort(own ? Status(Code::aborted, "it was interrupted while it connected", rank_) : why);
+    return why;
+  }
+
+  // The control connections that stand, as a control plane: from here on nothing more is connected.
+  ControlPlane& connected() {
+    if (!plane_) plane_.emplace(rank_, std::move(mesh_.control), WaitPolicy::choose(1, 0));
+    return *plane_;
+  }
+
   Socket& place(int rank, Purpose purpose) {
     auto& links = purpose == Purpose::control ? mesh_.control
                   : purpose == Purpose::data  ? mesh_.data
@@ -324,7 +352,9 @@ class Builder {
         guest.reset();
         continue;
       }
-      ++mesh_.strangers;
+      // Another rank that looks whether this one still listens leaves without a word.
+      const bool looked = guest->handshake.finished() && !guest->handshake.heard();
+      if (!looked) ++mesh_.strangers;
       guest.reset();
     }
     guests_.erase(std::remove(guests_.begin(), guests_.end(), nullptr), guests_.end());
@@ -406,8 +436,9 @@ class Builder {
   std::vector<Outgoing> outgoing_;
   std::vector<std::unique_ptr<Guest>> guests_;
   std::vector<Probe> probes_;
-  int64_t starved_since_ = 0;  // since when no descriptor was left
-  int64_t listen_at_ = 0;      // when to look at the listener again
+  std::optional<ControlPlane> plane_;  // once this rank gives up
+  int64_t starved_since_ = 0;          // since when no descriptor was left
+  int64_t listen_at_ = 0;              // when to look at the listener again
 };
 
 }  // namespace

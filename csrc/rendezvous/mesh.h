@@ -6,6 +6,9 @@
 // the ranks. Strangers are dropped and counted; attempts to reach a rank are repeated with growing pauses
 // until the connect deadline.
 //
+// A rank that gives up tells those that it is connected to why and whom it blames (an abort of the control
+// plane), so that they name the same rank and not the messenger.
+//
 // A rank may have several addresses (see rendezvous/route.h): one that does not answer soon makes way for the
 // next, so a host whose first address is out of reach from some other host is reached by its second.
 #pragma once
@@ -38,7 +41,8 @@ struct Mesh {
   std::vector<Socket> control;  // by rank; this rank's own place stays empty
   std::vector<Socket> data;
   std::vector<Socket> messages;
-  int strangers = 0;  // connections that did not prove the secret
+  int strangers =
+      0;  // connections that said something, or nothing for too long, and did not prove the secret
 };
 
 // `watch` is looked up to while waiting (signals); may be null.

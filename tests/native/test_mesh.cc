@@ -83,6 +83,32 @@ TEST(a_rank_that_never_comes_is_named) {
   });
 }
 
+TEST(who_hears_of_an_end_from_another_rank_names_the_same_culprit) {
+  // Rank 3 never connects, and one rank gives up much earlier than the others.
+  ranks::Meeting meeting(ranks::one_host(4));
+  ranks::in_threads(3, [&](int rank) {
+    ring::Options options = ranks::quick_options("auto");
+    options.connect_timeout = rank == 1 ? 0.5 : 20;
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", options, ranks::kNever);
+    CHECK(engine.status().code() == Code::rendezvous);
+    CHECK_EQ(engine.status().rank(), 3);
+    if (rank != 1) CHECK_CONTAINS(engine.status().message(), "gave up: ");
+  });
+}
+
+TEST(ranks_that_look_after_each_other_are_no_strangers) {
+  ranks::Meeting meeting(ranks::one_host(3));
+  ranks::in_threads(3, [&](int rank) {
+    // Late enough that the others look several times whether it still listens.
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+    auto engine = ring::Engine::connect(std::move(meeting.listeners[static_cast<size_t>(rank)]), rank,
+                                        meeting.peers, "secret", ranks::quick_options("auto"), ranks::kNever);
+    CHECK_OK(engine.status());
+    if (engine.ok()) CHECK_EQ((*engine)->strangers(), 0);
+  });
+}
+
 TEST(a_late_listener_is_waited_for) {
   ranks::Meeting meeting(ranks::one_host(2));
   const int port = meeting.peers[0].port;
