@@ -50,7 +50,7 @@ def DistributedOptimizer(
         named_parameters: names by which ranks match gradients; ``model.named_parameters()``. Must name every
             parameter of the optimizer. Without it they are numbered by their place in the groups.
         backward_passes_per_step: backward passes whose gradients add up locally before one reduction.
-            A step after fewer or more passes reduces what there is.
+            A step after fewer or more passes reduces what there is; ranks may differ in their number.
         op: Average or Sum.
         gradient_predivide_factor: gradients are divided by it before they are summed and multiplied by it
             afterwards; guards float16 sums against overflow. Average only.

@@ -14,7 +14,9 @@ ranks wait for it. The engine fuses small gradients into buckets.
 
 With ``backward_passes_per_step=n`` gradients add up locally and are reduced at the n-th pass. They are then
 reduced in a copy: further passes may come before the step (left-overs of an epoch), and then the gradient as
-it stands at ``synchronize`` is what is reduced.
+it stands at ``synchronize`` is what is reduced. Ranks may differ in how many passes came. So ``synchronize``
+lets all tell each other which gradients have grown since they were submitted (one byte for each; the largest
+counts), and every rank submits those once more.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from spark_ring import _core
@@ -114,11 +117,18 @@ class GradientReducer:
             CommunicatorError: what a reduction failed with.
         """
         began = time.perf_counter()
+        taking_part = []
         for index, parameter in enumerate(parameters):
             if parameter.requires_grad:
                 self._names.setdefault(parameter, f"late.{index}")
                 self._watch(parameter)
                 self._complete(parameter)
+                taking_part.append(parameter)
+        try:
+            self._submit_grown(taking_part)
+        except BaseException:
+            self._pending.clear()
+            raise
         pending, self._pending = self._pending, {}
         for entry in pending.values():
             entry.handle.wait()
@@ -157,15 +167,24 @@ class GradientReducer:
             )
 
     def _complete(self, parameter: torch.Tensor) -> None:
-        """Make sure that a reduction of the gradient as it stands is under way."""
-        entry = self._pending.get(parameter)
-        if entry is None:
+        """Make sure that a reduction of the gradient is under way."""
+        if parameter not in self._pending:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             self._submit(parameter)
-        elif entry.passes != self._counts.get(parameter, 0):
-            entry.handle.wait()  # of fewer passes than there are now; once more, with all of them
-            self._submit(parameter)
+
+    def _submit_grown(self, parameters: list[torch.Tensor]) -> None:
+        """Submit once more what was submitted, on any rank, before its last backward pass."""
+        if self._passes == 1 or not parameters:
+            return  # a further pass is refused
+        grown = np.array(
+            [self._pending[each].passes != self._counts.get(each, 0) for each in parameters], np.uint8
+        )
+        grown = self._communicator.allreduce(grown, "max", name=f"{self._prefix}/grown")
+        for parameter, again in zip(parameters, grown, strict=True):
+            if again:
+                self._pending[parameter].handle.wait()  # its name is in use until then
+                self._submit(parameter)
 
     def _submit(self, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
