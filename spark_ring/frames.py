@@ -31,7 +31,10 @@ def receive_message(connection: socket.socket, limit: int, deadline: float) -> d
     length = int.from_bytes(_read(connection, 4, deadline), "big")
     if length > limit:
         raise ValueError(f"a message of {length} bytes; at most {limit} are read")
-    message = json.loads(_read(connection, length, deadline))
+    try:
+        message = json.loads(_read(connection, length, deadline))
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
     if not isinstance(message, dict):
         raise ValueError("not a JSON object")
     return message

@@ -180,7 +180,7 @@ def _parse(text: Any, index: int) -> Announcement:
             ipaddress.ip_address(address)
         if not 0 < announcement.port < 65536:
             raise ValueError(f"port is {announcement.port}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RendezvousError(
             f"the announcement in place {index} cannot be used: {error}", rank=index
         ) from error

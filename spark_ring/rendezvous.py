@@ -38,6 +38,7 @@ __all__ = ["RendezvousServer", "exchange_through"]
 
 MAX_REQUEST = 64 * 1024
 MAX_ANSWER = 64 * 1024 * 1024
+MAX_SIZE = 1 << 16  # ranks of a round
 _SLACK = 2.0  # seconds that a client waits beyond the server's deadline, for the server's better message
 _STARVED_PAUSE = 0.05  # seconds before the server looks again when it lacks descriptors or threads
 _log = logging.getLogger("spark_ring.rendezvous")
@@ -196,7 +197,7 @@ class RendezvousServer:
         well_formed = (
             type(rank) is int and type(size) is int and isinstance(group, str) and isinstance(text, str)
         )
-        return (rank, size, group, text) if well_formed and 0 <= rank < size else None
+        return (rank, size, group, text) if well_formed and 0 <= rank < size <= MAX_SIZE else None
 
     def _gather(
         self, connection: socket.socket, rank: int, size: int, group: str, text: str
