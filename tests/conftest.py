@@ -86,7 +86,7 @@ def _children() -> set[str]:
         try:
             lineage = [child, *child.parents()]
             if not any(process.name() == "java" for process in lineage):
-                found.add(f"{child.pid} {' '.join(child.cmdline())[:80]} ({child.status()})")
+                found.add(f"{child.pid} {' '.join(child.cmdline())[:80]}")
         except psutil.NoSuchProcess:
             continue
     return found

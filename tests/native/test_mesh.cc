@@ -7,6 +7,7 @@
 #include "check.h"
 #include "ranks.h"
 #include "rendezvous/handshake.h"
+#include "rendezvous/locality_message.h"
 
 using ring::Code;
 
@@ -95,6 +96,38 @@ TEST(who_hears_of_an_end_from_another_rank_names_the_same_culprit) {
     CHECK_EQ(engine.status().rank(), 3);
     if (rank != 1) CHECK_CONTAINS(engine.status().message(), "gave up: ");
   });
+}
+
+TEST(a_rank_that_dies_while_hosts_are_agreed_on_is_named) {
+  // Rank 1 has all its connections and closes them without a word, before or in the middle of agreeing. In
+  // the first session it only listens how a rank introduces itself (and is refused for its own introduction).
+  ring::Bytes introduction;
+  for (const int exchanges : {1, 0, 1, 2}) {
+    const bool listening = introduction.empty();
+    ranks::Meeting meeting(ranks::one_host(3));
+    ranks::in_threads(3, [&](int rank) {
+      ring::Options options = ranks::quick_options("auto");
+      auto& listener = meeting.listeners[static_cast<size_t>(rank)];
+      if (rank == 1) {
+        auto mesh = ring::connect_mesh(listener, rank, meeting.peers, "secret", {}, nullptr);
+        CHECK_OK(mesh.status());
+        if (!mesh.ok()) return;
+        ring::ControlPlane plane(rank, std::move(mesh->control), ring::WaitPolicy::choose(3, 0));
+        for (int i = 0; i < exchanges; ++i) {
+          std::vector<ring::Bytes> all;
+          CHECK_OK(plane.exchange(i == 0 ? introduction : ring::LocalityOffer{}.encode(),
+                                  ring::Deadline::after(20), &all));
+          if (listening) introduction = all[0];
+        }
+        plane.close();
+        return;
+      }
+      auto engine =
+          ring::Engine::connect(std::move(listener), rank, meeting.peers, "secret", options, ranks::kNever);
+      CHECK(engine.status().code() == (listening ? Code::rendezvous : Code::peer_lost));
+      CHECK_EQ(engine.status().rank(), 1);
+    });
+  }
 }
 
 TEST(ranks_that_look_after_each_other_are_no_strangers) {
