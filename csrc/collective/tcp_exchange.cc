@@ -4,7 +4,7 @@
 
 namespace ring {
 
-size_t TcpExchange::payload_limit() const { return control_.size() <= 4 ? 16384 : 4096; }
+size_t TcpExchange::payload_limit_of(int size) { return size <= 4 ? 16384 : 4096; }
 
 Status TcpExchange::run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) {
   mine_.resize(sizeof head + (payload != nullptr ? head.payload : 0));

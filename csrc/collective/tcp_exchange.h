@@ -14,7 +14,9 @@ class TcpExchange final : public Exchange {
   TcpExchange(ControlPlane& control, Watch& watch) : control_(control), watch_(watch) {}
 
   Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) override;
-  size_t payload_limit() const override;
+  size_t payload_limit() const override { return payload_limit_of(control_.size()); }
+  // Of that many ranks.
+  static size_t payload_limit_of(int size);
   void missing(std::vector<int>* ranks) override { control_.missing(ranks); }
   bool peer_ahead() override { return control_.peer_ahead(); }
 

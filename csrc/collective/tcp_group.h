@@ -10,10 +10,10 @@
 // broadcast      up to 64 KiB: the root sends to each rank; beyond: a chain root, root+1, …, pipelined by
 //                segments: T bytes per rank.
 //
-// Only tensors that are never fused (larger than fusion_bytes = ring_bytes) take the ring, whose order of
-// summation depends on the place in the tensor: so fusion, which depends on timing, never changes a bit of a
-// result. In the ring an average of floats scales each contribution first, so float16 cannot overflow on the
-// way; averages of integers, which are exact, always take the direct exchange.
+// Only tensors that are never fused and never come along with an exchange (larger than both limits:
+// ring_bytes) take the ring, whose order of summation depends on the place in the tensor: so what depends on
+// timing never changes a bit of a result. In the ring an average of floats scales each contribution first, so
+// float16 cannot overflow on the way; averages of integers, which are exact, always take the direct exchange.
 #pragma once
 
 #include <vector>

@@ -72,7 +72,11 @@ void Fabric::build(Locality locality, const Options& options, WaitPolicy policy,
   segment_ = std::move(locality.segment);
   const auto segment_bytes = static_cast<size_t>(options.segment_bytes);
   const Topology& data = locality.data;
-  const TcpTools tools{segment_bytes, static_cast<size_t>(options.fusion_bytes), policy, &lookout};
+  // Whether a tensor is fused, or comes along with the exchange, depends on timing. So neither takes the
+  // ring.
+  const size_t ring_bytes =
+      std::max(static_cast<size_t>(options.fusion_bytes), TcpExchange::payload_limit_of(topology_.size));
+  const TcpTools tools{segment_bytes, ring_bytes, policy, &lookout};
   std::unique_ptr<ShmGroup> local;
   if (data.local_size > 1) {
     const ShmLayout layout(data.local_size, segment_bytes);
