@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <system_error>
 
 namespace ring {
 namespace {
@@ -126,7 +127,13 @@ Status Courier::start(const MessagePtr& message) {
 void Courier::ensure_thread() {
   if (thread_.joinable()) return;
   waker_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (waker_ >= 0) thread_ = std::thread([this] { thread_main(); });
+  if (waker_ < 0) return;
+  try {
+    thread_ = std::thread([this] { thread_main(); });
+  } catch (const std::system_error& error) {
+    ::close(std::exchange(waker_, -1));
+    errno = error.code().value();
+  }
 }
 
 void Courier::wake() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <system_error>
 
 namespace ring {
 namespace {
@@ -124,7 +125,7 @@ Result<OperationPtr> Engine::accept(Request request, bool wake) {
 }
 
 Result<OperationPtr> Engine::submit(Request request) {
-  ensure_thread();  // first: once an operation is pending its memory is in use
+  RING_TRY(ensure_thread());  // first: once an operation is pending its memory is in use
   return accept(std::move(request), true);
 }
 
@@ -144,13 +145,14 @@ Status Engine::run_now(Request request, const Lookout::Interrupt& interrupt) {
     drive(operation.get());
     lookout_.set_interrupt(nullptr);
     lock.unlock();
-    if (!queue_.empty()) {  // somebody else's operations: the thread takes over
-      ensure_thread();
-      queue_.wake();
-    }
-  } else {
-    ensure_thread();
+    if (!queue_.empty() && ensure_thread().ok()) queue_.wake();  // somebody else's: the thread takes over
+  } else if (ensure_thread().ok()) {
     queue_.wake();
+  } else {  // no thread can be had: this one waits for its turn
+    lock.lock();
+    lookout_.set_interrupt(&ask);
+    drive(operation.get());
+    lookout_.set_interrupt(nullptr);
   }
   while (!operation->wait(Deadline::after(0.1))) {
     if (ask()) abort("interrupted by a signal during " + operation->descriptor.title());
@@ -177,12 +179,20 @@ Status Engine::look(int peer) {
   return status;
 }
 
-void Engine::ensure_thread() {
-  if (started_.load(std::memory_order_acquire)) return;
+Status Engine::ensure_thread() {
+  if (started_.load(std::memory_order_acquire)) return {};
   const std::lock_guard<std::mutex> lock(thread_mutex_);
-  if (started_.load(std::memory_order_relaxed)) return;
-  thread_ = std::thread([this] { thread_main(); });
+  if (started_.load(std::memory_order_relaxed)) return {};
+  try {
+    thread_ = std::thread([this] { thread_main(); });
+  } catch (const std::system_error& error) {
+    return Status(Code::aborted,
+                  std::string("the thread that drives asynchronous operations cannot be started: ") +
+                      error.code().message() + "; raise the limit of processes (ulimit -u)",
+                  topology_.rank);
+  }
   started_.store(true, std::memory_order_release);
+  return {};
 }
 
 void Engine::thread_main() {

@@ -73,7 +73,7 @@ class Engine {
   Status check_request(const Request& request) const;
   Status check_splits(const Request& request) const;
   double timeout_of(const Request& request) const;
-  void ensure_thread();
+  Status ensure_thread();
   void thread_main();
   void drive(const Operation* until);
   Status round(const std::vector<OperationPtr>& pending, OperationPtr* blamed);

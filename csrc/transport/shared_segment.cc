@@ -25,10 +25,12 @@ std::string random_name() {
   return text;
 }
 
-Status failure(const char* what, int error) {
+Status failure(const char* what, int error, size_t bytes) {
   std::string message = std::string("shared memory: ") + what + " failed: " + error_text(error);
+  if (bytes > 0) message += ", of a segment of " + std::to_string(bytes) + " bytes";
   if (error == ENOSPC)
-    message += "; /dev/shm is too small: enlarge it (docker: --shm-size) or use transport='tcp'";
+    message += "; /dev/shm has no room for it: enlarge it (docker: --shm-size) or use transport='tcp'";
+  if (error == EFBIG) message += "; raise the limit of file sizes (ulimit -f) or use transport='tcp'";
   return Status(Code::rendezvous, std::move(message));
 }
 
@@ -67,19 +69,19 @@ void SharedSegment::unlink() {
 Result<SharedSegment> SharedSegment::create(size_t bytes) {
   SharedSegment segment;
   segment.name_ = random_name();
-  if (segment.name_.empty()) return failure("getentropy", errno);
+  if (segment.name_.empty()) return failure("getentropy", errno, bytes);
   const int fd = ::shm_open(segment.name_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return failure("shm_open", errno);
+  if (fd < 0) return failure("shm_open", errno, bytes);
   segment.linked_ = true;
   const int reserve = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   if (reserve != 0) {
     ::close(fd);
-    return failure("reserving pages", reserve);
+    return failure("reserving pages", reserve, bytes);
   }
   void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   const int error = errno;
   ::close(fd);
-  if (mapped == MAP_FAILED) return failure("mmap", error);
+  if (mapped == MAP_FAILED) return failure("mmap", error, bytes);
   segment.data_ = static_cast<std::byte*>(mapped);
   segment.size_ = bytes;
   return segment;
@@ -89,7 +91,7 @@ Result<SharedSegment> SharedSegment::open(const std::string& name, size_t bytes)
   SharedSegment segment;
   segment.name_ = name;
   const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0600);
-  if (fd < 0) return failure("shm_open", errno);
+  if (fd < 0) return failure("shm_open", errno, bytes);
   struct stat facts{};
   if (::fstat(fd, &facts) != 0 || static_cast<size_t>(facts.st_size) != bytes) {
     ::close(fd);
@@ -98,7 +100,7 @@ Result<SharedSegment> SharedSegment::open(const std::string& name, size_t bytes)
   void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   const int error = errno;
   ::close(fd);
-  if (mapped == MAP_FAILED) return failure("mmap", error);
+  if (mapped == MAP_FAILED) return failure("mmap", error, bytes);
   segment.data_ = static_cast<std::byte*>(mapped);
   segment.size_ = bytes;
   return segment;
