@@ -3,6 +3,7 @@
 Everything here is thin: :mod:`spark_ring.communicator` is the public face.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 class Options:
@@ -132,6 +133,10 @@ class Communicator:
     def join(self) -> Handle:
         """Ends when all ranks have joined; until then this rank takes part in what the others do."""
     def barrier(self, name: str) -> Handle: ...
+    @property
+    def express(self) -> Callable[[Any, Any, str, str | None, float, float, float | None], Any]:
+        """allreduce_now by its shortest road, for plain NumPy arrays: (array, out, op, name, prescale,
+        postscale, timeout) to ``out``, a new array if that is None, or None if an argument is not plain."""
     def allreduce_now(
         self,
         input: Buffer,

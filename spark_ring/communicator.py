@@ -54,6 +54,7 @@ class Communicator(Exchanges):
     def __init__(self, core: _core.Communicator, lineage: Lineage) -> None:
         """Wrap a native communicator; :meth:`connect`, :meth:`group` and :meth:`split` make one."""
         self._core = core
+        self._express = core.express  # the shortest road for plain arrays
         self.lineage = lineage
         self.name: str = lineage.name
         self.ranks: tuple[int, ...] = lineage.ranks or tuple(range(core.size))
@@ -155,6 +156,9 @@ class Communicator(Exchanges):
             PeerLostError: a rank died. CollectiveTimeoutError: one did not come. AbortedError: one gave up.
             ClosedError: the communicator is closed.
         """
+        done: Array | None = self._express(array, out, op, name, prescale, postscale, timeout)
+        if done is not None:
+            return done
         source, target, text = _reduction("allreduce", array, op, out, name)
         self._core.allreduce_now(
             buffer_of(source, writable=False),

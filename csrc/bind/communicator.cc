@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bind/errors.h"
+#include "bind/express.h"
 #include "bind/register.h"
 #include "collective/schedule.h"
 
@@ -213,6 +214,16 @@ void PyCommunicator::allreduce_now(PyBuffer& input, PyBuffer& output, const std:
   raise_if(status, origin_->group);
 }
 
+void PyCommunicator::run_express(const ring::Express& express) {
+  refuse_after_fork(generation_);
+  ring::Status status;
+  {
+    const py::gil_scoped_release release;
+    status = engine_->run_express(express, interrupted_);
+  }
+  raise_if(status, origin_->group);
+}
+
 double PyCommunicator::message_timeout(double timeout) const {
   return timeout < 0 ? engine_->collective_timeout() : timeout;
 }
@@ -396,6 +407,7 @@ void register_communicator(py::module_& module) {
       .def("send", &C::send, py::arg("buffer"), py::arg("dest"), py::arg("tag"), py::arg("timeout"))
       .def("receive", &C::receive, py::arg("buffer").none(true), py::arg("source"), py::arg("tag"),
            py::arg("timeout"))
+      .def_property_readonly("express", [](const py::object& self) { return make_express(self); })
       .def("statistics", &C::statistics, py::arg("reset") = false)
       .def("start_timeline", &C::start_timeline, py::arg("path"))
       .def("stop_timeline", &C::stop_timeline)

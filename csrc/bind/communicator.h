@@ -7,6 +7,7 @@
 
 #include "base/fork.h"
 #include "bind/buffer.h"
+#include "bind/errors.h"
 #include "bind/handle.h"
 #include "bind/options.h"
 #include "engine/engine.h"
@@ -29,6 +30,7 @@ class PyCommunicator {
   PyHandle barrier(std::string name);
   void allreduce_now(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name,
                      double prescale, double postscale, double timeout);
+  void run_express(const ring::Express& express);
   PyHandle send(PyBuffer& buffer, int dest, int64_t tag, double timeout);
   PyHandle receive(PyBuffer* buffer, int source, int64_t tag, double timeout);
   pybind11::dict statistics(bool reset);
@@ -46,6 +48,7 @@ class PyCommunicator {
   PyHandle start(ring::MessagePtr message, std::vector<pybind11::object> owners);
   double message_timeout(double timeout) const;
 
+  const ring::Lookout::Interrupt interrupted_ = python_interrupted;
   const int generation_ = ring::fork_generation();
   const std::shared_ptr<Origin> origin_;
   const std::vector<ring::PeerAddress> peers_;

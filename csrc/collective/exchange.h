@@ -29,6 +29,9 @@ class Exchange {
   virtual ~Exchange() = default;
   // What (*all)[r] points to stays valid until the next exchange begins. `payload` may be null.
   virtual Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) = 0;
+  // The same with a payload in one piece.
+  virtual Status run_flat(Head head, const std::byte* payload, Deadline deadline,
+                          std::vector<Incoming>* all) = 0;
   // The largest payload worth sending along.
   virtual size_t payload_limit() const = 0;
   // Inside run(): the ranks that have not begun this exchange.

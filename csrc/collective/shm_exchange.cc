@@ -1,5 +1,7 @@
 #include "collective/shm_exchange.h"
 
+#include <cstring>
+
 namespace ring {
 
 Status ShmExchange::run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) {
@@ -7,6 +9,20 @@ Status ShmExchange::run(Head head, const Pieces* payload, Deadline deadline, std
   ExchangeSlot& mine = layout_.slot(base_, index_, sequence);
   mine.head = head;
   if (payload != nullptr) payload->pack(0, head.payload, mine.payload);
+  return trade(mine, sequence, deadline, all);
+}
+
+Status ShmExchange::run_flat(Head head, const std::byte* payload, Deadline deadline,
+                             std::vector<Incoming>* all) {
+  const uint64_t sequence = sequence_++;
+  ExchangeSlot& mine = layout_.slot(base_, index_, sequence);
+  mine.head = head;
+  if (head.payload > 0) std::memcpy(mine.payload, payload, head.payload);
+  return trade(mine, sequence, deadline, all);
+}
+
+Status ShmExchange::trade(ExchangeSlot& mine, uint64_t sequence, Deadline deadline,
+                          std::vector<Incoming>* all) {
   mine.sequence.store(sequence + 1, std::memory_order_seq_cst);
   for (int r = 0; r < count(); ++r) {
     if (r != index_) layout_.counters(base_, r).sleep.wake();

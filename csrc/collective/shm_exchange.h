@@ -24,11 +24,14 @@ class ShmExchange final : public Exchange {
         watch_(watch) {}
 
   Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) override;
+  Status run_flat(Head head, const std::byte* payload, Deadline deadline,
+                  std::vector<Incoming>* all) override;
   size_t payload_limit() const override { return layout_.payload_bytes(); }
   void missing(std::vector<int>* ranks) override;
   bool peer_ahead() override;
 
  private:
+  Status trade(ExchangeSlot& mine, uint64_t sequence, Deadline deadline, std::vector<Incoming>* all);
   int count() const { return static_cast<int>(members_.size()); }
   bool arrived(int r, uint64_t sequence) const {
     return layout_.slot(base_, r, sequence).sequence.load(std::memory_order_acquire) > sequence;

@@ -10,6 +10,18 @@ Status TcpExchange::run(Head head, const Pieces* payload, Deadline deadline, std
   mine_.resize(sizeof head + (payload != nullptr ? head.payload : 0));
   std::memcpy(mine_.data(), &head, sizeof head);
   if (payload != nullptr) payload->pack(0, head.payload, mine_.data() + sizeof head);
+  return trade(deadline, all);
+}
+
+Status TcpExchange::run_flat(Head head, const std::byte* payload, Deadline deadline,
+                             std::vector<Incoming>* all) {
+  mine_.resize(sizeof head + head.payload);
+  std::memcpy(mine_.data(), &head, sizeof head);
+  if (head.payload > 0) std::memcpy(mine_.data() + sizeof head, payload, head.payload);
+  return trade(deadline, all);
+}
+
+Status TcpExchange::trade(Deadline deadline, std::vector<Incoming>* all) {
   RING_TRY(control_.exchange(mine_, deadline, &received_, &watch_));
   heads_.resize(received_.size());
   all->resize(received_.size());

@@ -14,6 +14,8 @@ class TcpExchange final : public Exchange {
   TcpExchange(ControlPlane& control, Watch& watch) : control_(control), watch_(watch) {}
 
   Status run(Head head, const Pieces* payload, Deadline deadline, std::vector<Incoming>* all) override;
+  Status run_flat(Head head, const std::byte* payload, Deadline deadline,
+                  std::vector<Incoming>* all) override;
   size_t payload_limit() const override { return payload_limit_of(control_.size()); }
   // Of that many ranks.
   static size_t payload_limit_of(int size);
@@ -21,6 +23,8 @@ class TcpExchange final : public Exchange {
   bool peer_ahead() override { return control_.peer_ahead(); }
 
  private:
+  Status trade(Deadline deadline, std::vector<Incoming>* all);
+
   ControlPlane& control_;
   Watch& watch_;
   Bytes mine_;

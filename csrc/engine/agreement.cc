@@ -75,6 +75,13 @@ std::string joined_trouble(const Descriptor& one, int rank) {
   return {};
 }
 
+Status wrong_payload(int rank, const std::string& title, size_t told, size_t expected) {
+  return Status(Code::peer_lost,
+                "rank " + std::to_string(rank) + " is out of step: with " + title + " it sent " +
+                    std::to_string(told) + " bytes instead of " + std::to_string(expected),
+                rank);
+}
+
 }  // namespace
 
 std::vector<Common> find_common(const std::vector<std::vector<Descriptor>>& lists) {
@@ -175,11 +182,28 @@ Status Agreement::check_payloads(const Operation& first) const {
     const uint32_t told = incoming_[r].head->payload;
     const size_t expected = gives && may_carry(first) ? first.bytes : 0;
     if (told == expected) continue;
-    return Status(Code::peer_lost,
-                  "rank " + std::to_string(r) + " is out of step: with " + first.descriptor.title() +
-                      " it sent " + std::to_string(told) + " bytes instead of " + std::to_string(expected),
-                  static_cast<int>(r));
+    return wrong_payload(static_cast<int>(r), first.descriptor.title(), told, expected);
   }
+  return {};
+}
+
+Status Agreement::show(uint64_t hash, const std::byte* payload, size_t bytes, Deadline deadline,
+                       bool* alike) {
+  ++round_;
+  Head head;
+  head.first = hash;
+  head.pending = 1;
+  const bool carry = bytes <= exchange_.payload_limit();
+  head.payload = carry ? static_cast<uint32_t>(bytes) : 0;
+  RING_TRY(exchange_.run_flat(head, carry ? payload : nullptr, deadline, &incoming_));
+  *alike = true;
+  for (const Incoming& one : incoming_) *alike = *alike && one.head->first == hash;
+  for (size_t r = 0; *alike && r < incoming_.size(); ++r) {
+    if (incoming_[r].head->payload != head.payload) {
+      return wrong_payload(static_cast<int>(r), "this allreduce", incoming_[r].head->payload, head.payload);
+    }
+  }
+  if (*alike && !stuck_story_.empty()) stuck_story_.clear();
   return {};
 }
 

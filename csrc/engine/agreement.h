@@ -42,6 +42,12 @@ class Agreement {
       : exchange_(exchange), control_(control), watch_(watch), rank_(rank), size_(control.size()) {}
 
   Status decide(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision);
+  // Step 1 for an operation on the short road, which is all that this rank shows. `alike`: all firsts are
+  // equal, so it runs, and if it was small `incoming` has its payloads. Else `reconsider` goes on from here.
+  Status show(uint64_t hash, const std::byte* payload, size_t bytes, Deadline deadline, bool* alike);
+  Status reconsider(const std::vector<OperationPtr>& pending, Deadline deadline, Decision* decision) {
+    return compare_lists(pending, deadline, decision);
+  }
   // The payloads of a carried decision, by rank; valid until the next call of decide.
   const std::vector<Incoming>& incoming() const { return incoming_; }
   // Who had what pending when the last round was stuck, for error messages.

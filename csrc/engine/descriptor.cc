@@ -33,20 +33,9 @@ std::string shape_text(const std::vector<int64_t>& shape, bool any_first) {
 
 Bytes Descriptor::encode() const {
   Writer writer;
-  writer.text(name);
-  writer.put(number);
-  writer.put(kind);
-  writer.put(dtype);
-  writer.put(op);
-  writer.put(root);
-  writer.put(static_cast<uint8_t>(splits));
-  writer.put(prescale);
-  writer.put(postscale);
-  writer.put(static_cast<uint32_t>(shapes.size()));
-  for (const auto& shape : shapes) {
-    writer.put(static_cast<uint32_t>(shape.size()));
-    writer.raw(shape.data(), shape.size() * sizeof(int64_t));
-  }
+  write_fields(writer, {name, number, kind, dtype, op, root, splits, prescale, postscale},
+               static_cast<uint32_t>(shapes.size()));
+  for (const auto& shape : shapes) write_shape(writer, shape.data(), shape.size());
   return writer.take();
 }
 

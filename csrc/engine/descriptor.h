@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -56,5 +57,38 @@ struct Descriptor {
   // "allreduce of float32 [100, 5], op sum"
   std::string details() const;
 };
+
+// The encoding of a descriptor, into any writer that has put, text and raw: its fields, then its shapes.
+struct DescriptorFields {
+  std::string_view name;
+  uint64_t number = 0;
+  Kind kind = Kind::barrier;
+  DType dtype = DType::uint8;
+  ReduceOp op = ReduceOp::sum;
+  int32_t root = -1;
+  bool splits = false;
+  double prescale = 1;
+  double postscale = 1;
+};
+
+template <class W>
+void write_fields(W& writer, const DescriptorFields& fields, uint32_t shapes) {
+  writer.text(fields.name);
+  writer.put(fields.number);
+  writer.put(fields.kind);
+  writer.put(fields.dtype);
+  writer.put(fields.op);
+  writer.put(fields.root);
+  writer.put(static_cast<uint8_t>(fields.splits));
+  writer.put(fields.prescale);
+  writer.put(fields.postscale);
+  writer.put(shapes);
+}
+
+template <class W>
+void write_shape(W& writer, const int64_t* shape, size_t dims) {
+  writer.put(static_cast<uint32_t>(dims));
+  writer.raw(shape, dims * sizeof(int64_t));
+}
 
 }  // namespace ring

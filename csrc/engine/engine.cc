@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <system_error>
+#include <utility>
 
 namespace ring {
 namespace {
@@ -16,6 +17,10 @@ std::string seconds_text(double seconds) {
 
 std::string this_size(const Operation& operation) {
   return operation.descriptor.title() + " (" + std::to_string(operation.bytes) + " bytes)";
+}
+
+Status own_trouble(int rank, const std::exception& error) {
+  return Status(Code::aborted, "rank " + std::to_string(rank) + " could not go on: " + error.what(), rank);
 }
 
 constexpr double kCulpritPatience = 0.3;  // seconds to ask the others whom they wait for
@@ -145,7 +150,7 @@ Status Engine::run_now(Request request, const Lookout::Interrupt& interrupt) {
     drive(operation.get());
     lookout_.set_interrupt(nullptr);
     lock.unlock();
-    if (!queue_.empty() && ensure_thread().ok()) queue_.wake();  // somebody else's: the thread takes over
+    if (!queue_.empty()) hand_over();  // somebody else's operations
   } else if (ensure_thread().ok()) {
     queue_.wake();
   } else {  // no thread can be had: this one waits for its turn
@@ -159,6 +164,76 @@ Status Engine::run_now(Request request, const Lookout::Interrupt& interrupt) {
   }
   if (raised) return Status(Code::interrupted, "interrupted by a signal");
   return operation->status();
+}
+
+Status Engine::run_express(const Express& express, const Lookout::Interrupt& interrupt) {
+  std::unique_lock<std::mutex> lock(progress_, std::defer_lock);
+  const bool plain = express.bytes > 0 && express.op != ReduceOp::adasum && !Operation::in_callback();
+  if (!plain || !lock.try_lock()) return run_now(express.request(), interrupt);
+  std::optional<uint64_t> number;
+  if (failure_.ok() && !closed_ && topology_.size > 1 && !executor_->timeline().on()) {
+    RING_TRY(check_reduction(express.dtype, express.op, express.prescale, express.postscale));
+    number = queue_.claim(Kind::allreduce, express.name);
+  }
+  if (!number) {
+    lock.unlock();
+    return run_now(express.request(), interrupt);
+  }
+  bool raised = false;
+  const Lookout::Interrupt ask = [&] { return raised = raised || interrupt(); };
+  lookout_.set_interrupt(&ask);
+  const OperationPtr operation = take_short_road(express, *number);
+  lookout_.set_interrupt(nullptr);
+  lock.unlock();
+  if (!queue_.empty()) hand_over();
+  if (raised) return Status(Code::interrupted, "interrupted by a signal");
+  return operation == nullptr ? Status() : operation->status();
+}
+
+OperationPtr Engine::take_short_road(const Express& express, uint64_t number) {
+  const Deadline deadline =
+      Deadline::after(express.timeout >= 0 ? express.timeout : options_.collective_timeout);
+  const int64_t begun = now_us();
+  const Began began{begun, lookout_.waited_us(), begun};
+  // As an ordinary operation: for those who look on while it waits too long, and for the general road.
+  const auto ordinary = [&] {
+    auto operation = std::make_shared<Operation>(express.request(), deadline, begun);
+    describe(*operation, number);
+    return operation;
+  };
+  const StallInspector::Describe told = ordinary;
+  bool alike = false;
+  Status status;
+  try {
+    Statistics::add(statistics_.rounds, 1);
+    stalls_.agreeing(told);
+    status = agreement_->show(express.hash(number), express.in, express.bytes, deadline, &alike);
+    if (status.ok() && alike) {
+      stalls_.moving(told);
+      const int64_t start = now_us();
+      status = executor_->run(express, agreement_->incoming(), began, deadline);
+      if (status.ok()) {
+        Statistics::add(statistics_.busy_us, static_cast<uint64_t>(now_us() - start));
+        Statistics::add(statistics_.operations, 1);
+        Statistics::add(statistics_.bytes, express.bytes);
+        stalls_.idle();
+        queue_.release();
+        return nullptr;
+      }
+    }
+  } catch (const std::exception& error) {
+    status = own_trouble(topology_.rank, error);
+  }
+  stalls_.idle();
+  const OperationPtr operation = ordinary();
+  queue_.replace(operation);
+  if (!status.ok()) fail(std::move(status), operation);
+  drive(operation.get(), true);
+  return operation;
+}
+
+void Engine::hand_over() {
+  if (ensure_thread().ok()) queue_.wake();
 }
 
 Status Engine::start(const MessagePtr& message) {
@@ -203,7 +278,7 @@ void Engine::thread_main() {
   }
 }
 
-void Engine::drive(const Operation* until) {
+void Engine::drive(const Operation* until, bool shown) {
   std::vector<OperationPtr> pending;
   while (until == nullptr || !until->done()) {
     queue_.snapshot(&pending);
@@ -212,18 +287,16 @@ void Engine::drive(const Operation* until) {
     Status status = failure_;
     if (status.ok()) {
       try {
-        status = round(pending, &blamed);
+        status = round(pending, std::exchange(shown, false), &blamed);
       } catch (const std::exception& error) {  // out of memory, most likely; this thread must not die of it
-        status = Status(Code::aborted,
-                        "rank " + std::to_string(topology_.rank) + " could not go on: " + error.what(),
-                        topology_.rank);
+        status = own_trouble(topology_.rank, error);
       }
     }
     if (!status.ok()) fail(std::move(status), blamed);
   }
 }
 
-Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* blamed) {
+Status Engine::round(const std::vector<OperationPtr>& pending, bool shown, OperationPtr* blamed) {
   Deadline deadline = pending[0]->deadline;
   for (const auto& one : pending) {
     if (one->deadline < deadline) {
@@ -234,12 +307,16 @@ Status Engine::round(const std::vector<OperationPtr>& pending, OperationPtr* bla
   // A rank that has joined waits as long as the others go on: its time starts anew with every round.
   if ((*blamed)->request.kind == Kind::join) deadline = Deadline::after(timeout_of((*blamed)->request));
   const uint64_t version = queue_.version();
-  Statistics::add(statistics_.rounds, 1);
   Decision decision;
   const Began began{now_us(), lookout_.waited_us(), now_us()};
   const int64_t begun_ns = executor_->timeline().on() ? now_ns() : 0;
   stalls_.agreeing(pending);
-  RING_TRY(agreement_->decide(pending, deadline, &decision));
+  if (shown) {
+    RING_TRY(agreement_->reconsider(pending, deadline, &decision));
+  } else {
+    Statistics::add(statistics_.rounds, 1);
+    RING_TRY(agreement_->decide(pending, deadline, &decision));
+  }
   for (const Descriptor& one : decision.absent) queue_.count_absent(one);
   if (decision.compared) stalls_.different(std::move(decision.lonely), agreement_->stuck_story());
   for (auto& [operation, status] : decision.mismatched) end(operation, status);

@@ -39,6 +39,9 @@ class Engine {
   // Runs an operation in the calling thread, together with whatever else is pending.
   Status run_now(Request request, const Lookout::Interrupt& interrupt);
 
+  // The same for one allreduce that is described by a view.
+  Status run_express(const Express& express, const Lookout::Interrupt& interrupt);
+
   // Starts a message to or from one rank; Message says what must stay valid. In the order of these calls it
   // is matched with those of the other rank that have its tag.
   Status start(const MessagePtr& message);
@@ -75,8 +78,13 @@ class Engine {
   double timeout_of(const Request& request) const;
   Status ensure_thread();
   void thread_main();
-  void drive(const Operation* until);
-  Status round(const std::vector<OperationPtr>& pending, OperationPtr* blamed);
+  // `shown`: the first round has begun, on the short road, with what is first in the queue.
+  void drive(const Operation* until, bool shown = false);
+  Status round(const std::vector<OperationPtr>& pending, bool shown, OperationPtr* blamed);
+  // The short road; null when it came to its end, else the operation that is now pending.
+  OperationPtr take_short_road(const Express& express, uint64_t number);
+  // Makes the thread drive what others have submitted meanwhile.
+  void hand_over();
   Status wait_for_news(const std::vector<OperationPtr>& pending, uint64_t version, Deadline deadline);
   void end(const OperationPtr& operation, Status status);
   // Ends everything with a failure, tells the other ranks.

@@ -43,6 +43,32 @@ bool Executor::complete(Operation& operation, const std::vector<Incoming>& incom
   return true;
 }
 
+Status Executor::run(const Express& express, const std::vector<Incoming>& incoming, const Began& began,
+                     Deadline deadline) {
+  const bool carried = express.bytes <= fabric_.exchange().payload_limit();
+  const Began start = carried ? began : Began{now_us(), lookout_.waited_us(), 0};
+  RING_TRY(move(express, incoming, deadline));
+  ledger_.add({Kind::allreduce, carried ? "with the agreement" : fabric_.group().algorithm(), 1,
+               express.bytes, now_us() - start.us, lookout_.waited_us() - start.waited_us, 0});
+  return {};
+}
+
+Status Executor::move(const Express& express, const std::vector<Incoming>& incoming, Deadline deadline) {
+  const Reduction reduction{express.dtype, express.op, express.prescale, express.postscale,
+                            fabric_.topology().size};
+  if (express.bytes > fabric_.exchange().payload_limit()) {
+    Statistics::add(statistics_.buckets, 1);
+    return fabric_.group().allreduce(Pieces({Piece{express.in, express.out, express.bytes}}), reduction,
+                                     deadline);
+  }
+  Statistics::add(statistics_.carried, 1);
+  sources_.clear();
+  for (const Incoming& one : incoming) sources_.push_back(one.payload);
+  fabric_.group().fold_all(sources_.data(), static_cast<int>(sources_.size()), express.out, express.bytes,
+                           reduction);
+  return {};
+}
+
 Status Executor::run_bucket(const std::vector<OperationPtr>& batch, const Bucket& bucket) {
   Operation& first = *batch[bucket[0]];
   const Request& request = first.request;

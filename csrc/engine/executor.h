@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/agreement.h"
+#include "engine/express.h"
 #include "engine/fabric.h"
 #include "engine/fusion.h"
 #include "engine/ledger.h"
@@ -81,6 +82,10 @@ class Executor {
   Trace& timeline() { return timeline_; }
   Ledger& ledger() { return ledger_; }
 
+  // The same for one operation on the short road.
+  Status run(const Express& express, const std::vector<Incoming>& incoming, const Began& began,
+             Deadline deadline);
+
  private:
   void enter_call(const std::vector<OperationPtr>& batch, const Bucket& bucket, const Began& began,
                   const char* algorithm) {
@@ -110,6 +115,7 @@ class Executor {
     return false;
   }
   bool complete(Operation& operation, const std::vector<Incoming>& incoming) const;
+  Status move(const Express& express, const std::vector<Incoming>& incoming, Deadline deadline);
   Status run_bucket(const std::vector<OperationPtr>& batch, const Bucket& bucket);
   Status run_adasum(const Operation& operation);
   Status run_join(Operation& operation);
@@ -123,6 +129,7 @@ class Executor {
   StallInspector& inspector_;
   Trace timeline_;
   Ledger ledger_;
+  std::vector<const std::byte*> sources_;
 };
 
 }  // namespace ring

@@ -59,7 +59,7 @@ class Lookout final : public Watch {
   void inspect(StallInspector* inspector) { inspector_ = inspector; }
   void set_interrupt(const Interrupt* interrupt) {
     interrupt_ = interrupt;
-    asked_ = now_us();
+    asked_ = -1;  // reading the clock is for those who really wait
   }
 
  private:
@@ -68,8 +68,11 @@ class Lookout final : public Watch {
       const std::lock_guard<std::mutex> lock(mutex_);
       return why_;
     }
-    if (interrupt_ != nullptr && now_us() - asked_ > 100000) {
-      asked_ = now_us();
+    if (interrupt_ == nullptr) return {};
+    const int64_t now = now_us();
+    if (asked_ < 0) asked_ = now;
+    if (now - asked_ > 100000) {
+      asked_ = now;
       if ((*interrupt_)()) return Status(Code::interrupted, "interrupted by a signal");
     }
     return {};

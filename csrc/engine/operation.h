@@ -35,11 +35,12 @@ struct Request {
 
 class Operation final : public Completion {
  public:
-  Operation(Request request, Deadline deadline) : request(std::move(request)), deadline(deadline) {}
+  Operation(Request request, Deadline deadline, int64_t submitted_us = now_us())
+      : request(std::move(request)), deadline(deadline), submitted_us(submitted_us) {}
 
   const Request request;
   const Deadline deadline;
-  const int64_t submitted_us = now_us();
+  const int64_t submitted_us;
   int row = 0;  // in the timeline, once agreed; the driver's
   // Set by the engine before the operation becomes pending, constant afterwards.
   Descriptor descriptor;

@@ -29,6 +29,15 @@ Descriptor describe(const Request& request) {
 
 }  // namespace
 
+void describe(Operation& one, uint64_t number) {
+  one.descriptor = describe(one.request);
+  one.descriptor.number = number;
+  for (const Tensor& tensor : one.request.tensors) one.bytes += tensor.bytes;
+  one.key = one.descriptor.key();
+  one.encoded = one.descriptor.encode();
+  one.hash = hash_bytes(one.encoded);
+}
+
 Status Queue::push(const OperationPtr& operation, bool wake) {
   Operation& one = *operation;
   one.descriptor = describe(one.request);
@@ -37,7 +46,8 @@ Status Queue::push(const OperationPtr& operation, bool wake) {
   if (!shut_.ok()) return shut_.with(one.descriptor.title() + ": " + shut_.message(), one.descriptor.title());
   if (one.request.name.empty()) one.descriptor.number = numbers_[static_cast<size_t>(one.request.kind)];
   one.key = one.descriptor.key();
-  if (!keys_.insert(one.key).second) {
+  const bool claimed = claimed_ && !claimed_name_.empty() && claimed_name_ == one.request.name;
+  if (claimed || !keys_.insert(one.key).second) {
     return Status(Code::mismatch,
                   one.descriptor.title() +
                       ": an operation of this name is still pending on this rank; wait for it "
@@ -51,6 +61,27 @@ Status Queue::push(const OperationPtr& operation, bool wake) {
   ++version_;
   if (wake) work_.notify_all();
   return {};
+}
+
+std::optional<uint64_t> Queue::claim(Kind kind, std::string_view name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!shut_.ok() || claimed_ || !pending_.empty()) return std::nullopt;
+  claimed_ = true;
+  claimed_name_.assign(name);
+  return name.empty() ? numbers_[static_cast<size_t>(kind)]++ : 0;
+}
+
+void Queue::release() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  claimed_ = false;
+  if (pending_.empty()) drained_.notify_all();
+}
+
+void Queue::replace(const OperationPtr& operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  claimed_ = false;
+  keys_.insert(operation->key);
+  pending_.insert(pending_.begin(), operation);
 }
 
 void Queue::count_absent(const Descriptor& descriptor) {
@@ -102,10 +133,10 @@ void Queue::wait_newer(uint64_t seen, int milliseconds) {
 
 bool Queue::wait_empty(Deadline deadline) {
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!pending_.empty() && !deadline.expired()) {
+  while ((claimed_ || !pending_.empty()) && !deadline.expired()) {
     drained_.wait_for(lock, std::chrono::milliseconds(std::max(1, deadline.poll_ms(100))));
   }
-  return pending_.empty();
+  return !claimed_ && pending_.empty();
 }
 
 void Queue::shut(Status why) {

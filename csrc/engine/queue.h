@@ -4,7 +4,9 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -12,11 +14,20 @@
 
 namespace ring {
 
+// Fills in what follows from the request, for an operation of that number.
+void describe(Operation& operation, uint64_t number);
+
 class Queue {
  public:
   // Numbers, describes and appends. An error if the queue is shut or the name is already pending.
   // `wake`: let the progress thread know.
   Status push(const OperationPtr& operation, bool wake);
+  // For one operation on the short road (see express.h), if nothing is pending: it counts as pending, before
+  // whatever comes next, until release() or replace(). Returns the number of an unnamed one.
+  std::optional<uint64_t> claim(Kind kind, std::string_view name);
+  void release();
+  // Makes what claimed the queue the ordinary operation `operation`, the first one pending.
+  void replace(const OperationPtr& operation);
   // The others did this unnamed operation while this rank had joined: its own next one comes after it.
   void count_absent(const Descriptor& descriptor);
   // Takes a finished operation out.
@@ -47,6 +58,8 @@ class Queue {
   std::unordered_set<std::string> keys_;
   uint64_t numbers_[kKinds] = {};  // of the next unnamed operation, by kind
   uint64_t version_ = 0;
+  bool claimed_ = false;
+  std::string claimed_name_;
   bool stopped_ = false;
   Status shut_;
 };

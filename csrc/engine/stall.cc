@@ -94,6 +94,11 @@ Status StallInspector::inspect(int64_t now, int waiting_for) {
 
 std::vector<Stall> StallInspector::find(int64_t now, int waiting_for) {
   std::vector<Stall> found;
+  if (express_ != nullptr && now - since_us_ >= limit_us_) {
+    described_ = {(*express_)()};
+    batch_ = &described_;
+    express_ = nullptr;
+  }
   if (batch_ != nullptr && now - since_us_ >= limit_us_) {
     Stall stall;
     stall.state = state_;

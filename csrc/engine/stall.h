@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -52,6 +53,17 @@ class StallInspector {
   void moving(const std::vector<OperationPtr>& batch, const std::vector<size_t>& bucket) {
     enter(Stall::State::moving, &batch, &bucket);
   }
+  // The same for one operation on the short road (express.h), which is made only if a stall has to tell of
+  // it.
+  using Describe = std::function<OperationPtr()>;
+  void agreeing(const Describe& express) {
+    enter(Stall::State::absent, nullptr, nullptr);
+    express_ = &express;
+  }
+  void moving(const Describe& express) {
+    enter(Stall::State::moving, nullptr, nullptr);
+    express_ = &express;
+  }
   // Operations that not all ranks have, with the ranks that lack them, as the last comparison found them.
   using Lonely = std::vector<std::pair<OperationPtr, std::vector<int>>>;
   void different(Lonely lonely, std::string story);
@@ -72,6 +84,7 @@ class StallInspector {
     state_ = state;
     batch_ = batch;
     bucket_ = bucket;
+    express_ = nullptr;
     ++stage_;
   }
   std::vector<Stall> find(int64_t now, int waiting_for);
@@ -89,7 +102,9 @@ class StallInspector {
   ControlPlane* control_ = nullptr;
   Stall::State state_ = Stall::State::absent;
   const std::vector<OperationPtr>* batch_ = nullptr;  // null: idle
-  const std::vector<size_t>* bucket_ = nullptr;       // indices into it; null: all
+  const Describe* express_ = nullptr;
+  std::vector<OperationPtr> described_;          // what express_ made
+  const std::vector<size_t>* bucket_ = nullptr;  // indices into it; null: all
   Lonely lonely_;
   std::string story_;
   uint64_t stage_ = 0;       // counts calls of enter() and idle()

@@ -65,6 +65,24 @@ void check_allreduce(Engine& engine, int rank, DType dtype) {
         const double difference = static_cast<double>(out[i]) - static_cast<double>(expected[i]);
         CHECK(exact ? out[i] == expected[i] : difference < 1e-5 && difference > -1e-5);
       }
+      if (size > 0) {  // by the short road, while some ranks take the general one
+        std::vector<T> again(size);
+        ring::Express express;
+        const int64_t shape[1] = {static_cast<int64_t>(size)};
+        express.dtype = dtype;
+        express.op = op;
+        express.shape = shape;
+        express.dims = 1;
+        express.in = reinterpret_cast<const std::byte*>(in.data());
+        express.out = reinterpret_cast<std::byte*>(again.data());
+        express.bytes = size * sizeof(T);
+        if (static_cast<size_t>(rank) % 2 == size % 2) {
+          CHECK_OK(engine.run_express(express, ranks::kNever));
+        } else {
+          CHECK_OK(ranks::finish(engine.submit(express.request())));
+        }
+        CHECK(again == out);
+      }
       auto in_place = ranks::request(Kind::allreduce, dtype, in, in);
       in_place.op = op;
       CHECK_OK(ranks::finish(engine.submit(in_place)));
