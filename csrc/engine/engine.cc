@@ -281,13 +281,13 @@ void Engine::thread_main() {
 void Engine::drive(const Operation* until, bool shown) {
   std::vector<OperationPtr> pending;
   while (until == nullptr || !until->done()) {
-    queue_.snapshot(&pending);
+    const uint64_t version = queue_.snapshot(&pending);
     if (pending.empty()) return;
     OperationPtr blamed = pending[0];
     Status status = failure_;
     if (status.ok()) {
       try {
-        status = round(pending, std::exchange(shown, false), &blamed);
+        status = round(pending, version, std::exchange(shown, false), &blamed);
       } catch (const std::exception& error) {  // out of memory, most likely; this thread must not die of it
         status = own_trouble(topology_.rank, error);
       }
@@ -296,7 +296,8 @@ void Engine::drive(const Operation* until, bool shown) {
   }
 }
 
-Status Engine::round(const std::vector<OperationPtr>& pending, bool shown, OperationPtr* blamed) {
+Status Engine::round(const std::vector<OperationPtr>& pending, uint64_t version, bool shown,
+                     OperationPtr* blamed) {
   Deadline deadline = pending[0]->deadline;
   for (const auto& one : pending) {
     if (one->deadline < deadline) {
@@ -306,7 +307,6 @@ Status Engine::round(const std::vector<OperationPtr>& pending, bool shown, Opera
   }
   // A rank that has joined waits as long as the others go on: its time starts anew with every round.
   if ((*blamed)->request.kind == Kind::join) deadline = Deadline::after(timeout_of((*blamed)->request));
-  const uint64_t version = queue_.version();
   Decision decision;
   const Began began{now_us(), lookout_.waited_us(), now_us()};
   const int64_t begun_ns = executor_->timeline().on() ? now_ns() : 0;

@@ -80,7 +80,7 @@ class Engine {
   void thread_main();
   // `shown`: the first round has begun, on the short road, with what is first in the queue.
   void drive(const Operation* until, bool shown = false);
-  Status round(const std::vector<OperationPtr>& pending, bool shown, OperationPtr* blamed);
+  Status round(const std::vector<OperationPtr>& pending, uint64_t version, bool shown, OperationPtr* blamed);
   // The short road; null when it came to its end, else the operation that is now pending.
   OperationPtr take_short_road(const Express& express, uint64_t number);
   // Makes the thread drive what others have submitted meanwhile.

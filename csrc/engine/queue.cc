@@ -100,9 +100,10 @@ void Queue::remove(const OperationPtr& operation) {
   if (pending_.empty()) drained_.notify_all();
 }
 
-void Queue::snapshot(std::vector<OperationPtr>* into) const {
+uint64_t Queue::snapshot(std::vector<OperationPtr>* into) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   *into = pending_;
+  return version_;
 }
 
 bool Queue::empty() const {

@@ -32,7 +32,9 @@ class Queue {
   void count_absent(const Descriptor& descriptor);
   // Takes a finished operation out.
   void remove(const OperationPtr& operation);
-  void snapshot(std::vector<OperationPtr>* into) const;
+  // Copies what is pending and returns the version it belongs to: read in one step, so that what is pushed
+  // right afterwards is news.
+  uint64_t snapshot(std::vector<OperationPtr>* into) const;
   bool empty() const;
   // Counts submissions; changes whenever something new is pending.
   uint64_t version() const;

@@ -38,7 +38,7 @@ def test_the_short_road_gives_the_bits_of_the_general_one(transport: str, size: 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_ranks_on_different_roads_meet(transport: str) -> None:
     def work(c: Communicator) -> None:
-        for i in range(40):
+        for i in range(400):
             mine = np.full(9 if i % 2 else 40_000, float(c.rank + 1), np.float32)
             name = f"grad.{i}" if i % 3 else None
             other = None
@@ -54,7 +54,7 @@ def test_ranks_on_different_roads_meet(transport: str) -> None:
             else:
                 assert (other.wait() == 3).all()
 
-    together(work, 3, transport=transport)
+    together(work, 3, transport=transport, collective_timeout=30.0)
 
 
 def test_disagreement_on_the_short_road_names_both_sides_and_the_next_call_works() -> None:
