@@ -180,6 +180,9 @@ def host_id() -> str:
 def local_address_for(remote: str) -> str:
     """The address by which this host reaches ``remote`` (by route, nothing is sent)."""
 
+def refused_reduction(dtype: str, op: str, scaled: bool) -> str:
+    """Why an allreduce of this dtype and op is refused; empty when it is defined. The table's only source."""
+
 def simd() -> str:
     """The kernels chosen at run time: "avx512", "avx2", "neon" or "generic"."""
 

@@ -52,5 +52,14 @@ void register_functions(py::module_& module) {
     }
     return found;
   });
+  module.def(
+      "refused_reduction",
+      [](const std::string& dtype, const std::string& op, bool scaled) {
+        const auto type = ring::dtype_from(dtype);
+        const auto reduction = ring::reduce_op_from(op);
+        if (!type || !reduction) raise(ring::Code::config, "no dtype " + dtype + ", or no reduction " + op);
+        return ring::check_reduction(*type, *reduction, scaled ? 0.5 : 1.0, 1.0).message();
+      },
+      py::arg("dtype"), py::arg("op"), py::arg("scaled"));
   module.def("simd", [] { return ring::kernels().name; });
 }

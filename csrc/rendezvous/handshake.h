@@ -1,9 +1,11 @@
 // Mutual proof of the job's secret over a fresh connection, before anything else is read.
 //
-//   client → server   hello   magic 8 | purpose u32 | from u32 | to u32 | size u32 | nonce 32 | zero 8 64
-//   bytes server → client   hello 64 bytes client → server   proof   HMAC-SHA256(secret, "client:1" |
-//   client's hello | server's hello)            32 bytes server → client   verdict u32 | zero 4 |
-//   HMAC-SHA256(secret, "server:1" | both hellos | verdict)       40 bytes
+//   client → server   hello     64 bytes   magic | purpose, from, to, size | nonce
+//   server → client   hello     64 bytes
+//   client → server   proof     32 bytes   HMAC of "client:1" and both hellos
+//   server → client   verdict   40 bytes   verdict | HMAC of "server:1", both hellos and the verdict
+//
+// docs/wire-format.md draws the bytes.
 //
 // Every message has a fixed size, both sides contribute a fresh nonce, and each direction's proof is bound to
 // its label, so neither a replayed nor a reflected message proves anything. The client proves first: a
