@@ -39,6 +39,7 @@ class RingWork(dist.Work):  # type: ignore[misc]
         self._handle = handle
         self._finish: Callable[[Any], list[torch.Tensor]] | None = finish
         self._result: list[torch.Tensor] = []
+        self._failure: Exception | None = None
         self._lock = threading.Lock()
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
@@ -101,7 +102,12 @@ class RingWork(dist.Work):  # type: ignore[misc]
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is not None:
-                self._result = finish(self._handle)
+                try:
+                    self._result = finish(self._handle)
+                except Exception as error:  # whoever else waits must hear of it too
+                    self._failure = error
+        if self._failure is not None:
+            raise self._failure
 
 
 class Together:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch_ranks import refused
 
 import spark_ring.torch as ring
+from spark_ring.errors import DataError
 
 TIMEOUT = timedelta(seconds=60)
 MOVED = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.bfloat16, torch.uint8)
@@ -199,6 +200,15 @@ CHECKS: dict[str, Callable[[Any], list[torch.Tensor]]] = {
 }
 
 
+def _told_every_time(group: Any) -> None:
+    """A result that does not fit its output fails whoever waits, the future too."""
+    work = group.all_to_all_single(torch.empty(1), torch.ones(2 * ring.size()))
+    for _ in range(2):
+        refused(work.wait, "all_to_all_single: the output has 1 elements")
+    assert isinstance(work.exception(), DataError)
+    refused(work.get_future().wait, "the output has 1 elements", Exception)
+
+
 def _only_ours(group: Any) -> None:
     """What gloo has not: averages, futures with values, lists of unequal parts, refusals."""
     mean = torch.full((3,), float(ring.rank()))
@@ -215,5 +225,6 @@ def _only_ours(group: Any) -> None:
     dist.all_gather_into_tensor(stacked, torch.full((2,), float(ring.rank())), group=group)
     assert stacked.tolist() == [[float(r)] * 2 for r in range(ring.size())]
     dist.barrier(group=group)
+    _told_every_time(group)
     for wrong in (torch.eye(2).to_sparse(), torch.ones(2, device="meta")):
         refused(lambda wrong=wrong: group.allreduce([wrong]), "all_reduce.*(dense|on meta)")
