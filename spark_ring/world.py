@@ -160,15 +160,15 @@ def use(communicator: Communicator) -> Iterator[Communicator]:
     """
     global _current, _sets, _lent
     with _changing:
-        before = _current, _sets
-        _current, _sets = communicator, ProcessSets(communicator)
-        _sets.bind_global()
+        before, sets = (_current, _sets), ProcessSets(communicator)
+        sets.bind_global()
+        _current, _sets = communicator, sets
         _lent += 1
     try:
         yield communicator
     finally:
         with _changing:
-            _sets.close()
+            sets.close()
             _current, _sets = before
             if _sets is not None:
                 _sets.bind_global()

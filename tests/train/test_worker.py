@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import fits
@@ -93,7 +94,7 @@ def test_the_verbs_answer_inside_the_users_code(store: Store, alone: Communicato
 @contextmanager
 def nothing_as_default() -> Iterator[None]:
     """Make the default communicator one that cannot answer, so that only a lent one gives answers."""
-    with world.use(cast(Communicator, object())):
+    with world.use(cast(Communicator, SimpleNamespace(size=7))):
         with pytest.raises(AttributeError):
             spark_ring.rank()
         yield
