@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from decimal import Decimal
 
@@ -289,3 +290,38 @@ def test_compressible_data_pass(spark, store):
     """Case 52: constant columns take less than a byte a row."""
     df = spark.range(20_000).select(F.lit(0.0).alias("x"), F.lit(0).alias("y"))
     assert write(df, store).manifest.rows("train") == 20_000
+
+
+@pytest.mark.parametrize("name", ["two words", "50%20off", "a#b", "c+d", "München 北"])
+def test_writer_and_reader_use_one_folder_whatever_its_name(spark, tmp_path, name):
+    """Case 152: no name is escaped on one side only, so no second folder appears beside it."""
+    df = spark.range(6).select(F.col("id").cast("double").alias("x"), F.col("id").alias("y"))
+    store = Store(tmp_path / name)
+    dataset = write(df, store)
+    assert sorted(read(store, dataset).labels["y0"].tolist()) == list(range(6))
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+    assert list((tmp_path / name / dataset.path).rglob("*.parquet"))
+    assert spark.read.parquet(store.spark_path(dataset.path)).count() == 6
+
+
+def test_two_runs_share_a_store_and_cleaning_keeps_what_a_young_run_reads(spark, store, tmp_path):
+    """Case 131: one dataset serves both runs, and goes only when neither needs it."""
+    source = tmp_path / "shared.parquet"
+    spark.range(6).select(F.col("id").cast("double").alias("x"), F.col("id").alias("y")).write.parquet(
+        f"file://{source}"
+    )
+    df = spark.read.parquet(f"file://{source}")
+    request = Request("x", ["y"], None, Split())
+    first, second = (materialize(df, store, request, run) for run in ("first", "second"))
+    assert second.reused
+    assert second.path == first.path
+    key = "/".join(first.path.split("/")[:2])
+    for path in tmp_path.joinpath("ring store", key).rglob("*"):
+        os.utime(path, (1, 1))
+    os.utime(tmp_path / "ring store" / key, (1, 1))
+    store.delete("runs/first")
+    assert store.clean(3600) == []
+    assert sorted(read(store, second).labels["y0"].tolist()) == list(range(6))
+    store.delete("runs/second")
+    assert store.clean(3600) == [key]
+    assert store.list("datasets") == []
