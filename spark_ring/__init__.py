@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from spark_ring.world import broadcast_object as broadcast_object
     from spark_ring.world import cross_rank as cross_rank
     from spark_ring.world import cross_size as cross_size
+    from spark_ring.world import empty as empty
     from spark_ring.world import gather as gather
     from spark_ring.world import gather_async as gather_async
     from spark_ring.world import grouped_allreduce as grouped_allreduce
@@ -89,6 +90,7 @@ _HOME = {
         "broadcast_object",
         "cross_rank",
         "cross_size",
+        "empty",
         "gather",
         "gather_async",
         "grouped_allreduce",
@@ -142,6 +144,7 @@ __all__ = [
     "broadcast_object",
     "cross_rank",
     "cross_size",
+    "empty",
     "errors",
     "gather",
     "gather_async",

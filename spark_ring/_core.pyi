@@ -12,6 +12,7 @@ class Options:
     transport: str  # "auto" | "shm" | "tcp"
     segment_bytes: int
     fusion_bytes: int
+    arena_bytes: int
     socket_buffer_bytes: int
     spin_microseconds: int  # -1 decides
     connect_timeout: float
@@ -160,6 +161,8 @@ class Communicator:
         """What has waited too long now; the fields are those of :class:`spark_ring.stalls.Stall`."""
     def take_stall_reports(self) -> list[dict[str, Any]]:
         """What is to be told of stalls since the last call. The GIL is held and nothing is waited for."""
+    def shared_memory(self, bytes: int) -> Any:
+        """Zeros in memory that the host's ranks share, as a writable buffer; ``None`` if there is none."""
     def abort(self, reason: str) -> None:
         """Give up: every other rank's pending and later operations raise AbortedError with this reason."""
     def close(self) -> None:

@@ -13,6 +13,7 @@ with the same settings, whatever tensors happen to travel together.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -281,6 +282,41 @@ class Communicator(Exchanges):
             buffer_of(source, writable=False), buffer_of(target, writable=True), text, name or ""
         )
         return Handle(native, lambda _: target)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> Array:
+        """Make an array in memory that the ranks of this host share, so that collectives copy nothing.
+
+        When the input and the output of an :meth:`allreduce` (best: the same array) lie in such memory on
+        every rank of the host, each rank reduces its share straight from and into everybody's arrays. The
+        other collectives read inputs where they lie. The values are those of ordinary arrays, bit for bit,
+        and ranks may mix both kinds. Local: other ranks need not call it.
+
+        Use it for what is reduced again and again, a buffer for gradients for example. Every array takes
+        whole pages and a call into the kernel: make one large array and views of it for many small tensors.
+        An array stays valid when the communicator is closed; its memory is freed with the last view of it.
+
+        Args:
+            shape: of the array.
+            dtype: any dtype that the ring reduces.
+
+        Returns:
+            A C-contiguous, writable array of zeros. Where ranks share no memory (one rank on this host,
+            ``transport="tcp"``, ``arena_bytes=0``, no room for the addresses) it is an ordinary one.
+
+        Raises:
+            ConfigError: more than the setting ``arena_bytes`` in all.
+            RendezvousError: /dev/shm is full.
+            ClosedError: the communicator is closed. Also what made it unusable, if something did.
+
+        After a failed collective a peer that is late may still write into the array.
+        """
+        wanted = np.dtype(dtype)
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = math.prod(extents)
+        memory = self._core.shared_memory(count * wanted.itemsize)
+        if memory is None:
+            return np.zeros(extents, wanted)
+        return np.frombuffer(memory, dtype=wanted, count=count).reshape(extents)
 
     # Moving.
 

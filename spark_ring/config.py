@@ -61,6 +61,12 @@ class Settings:
         "Small tensors are fused into buckets of at most this many bytes; 0 turns it off.",
         low=0,
     )
+    arena_bytes: int = _setting(
+        16 * 1024**3,
+        "Most bytes of Communicator.empty() per rank: addresses, behind which memory is put when arrays are "
+        "made; 0 turns shared arrays off.",
+        low=0,
+    )
     socket_buffer_bytes: int = _setting(
         0, "SO_SNDBUF and SO_RCVBUF of data connections, bytes; 0 leaves the kernel's choice.", low=0
     )

@@ -131,6 +131,7 @@ def options_from(settings: Settings) -> _core.Options:
     options.transport = settings.transport
     options.segment_bytes = settings.segment_bytes
     options.fusion_bytes = settings.fusion_bytes
+    options.arena_bytes = settings.arena_bytes
     options.socket_buffer_bytes = settings.socket_buffer_bytes
     options.spin_microseconds = settings.spin_microseconds
     options.connect_timeout = settings.connect_timeout

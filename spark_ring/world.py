@@ -42,6 +42,7 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "current",
+    "empty",
     "gather",
     "gather_async",
     "global_process_set",
@@ -235,6 +236,13 @@ def cross_rank() -> int:
 def cross_size() -> int:
     """Return the number of hosts that have this process's local rank."""
     return current().cross_size
+
+
+def empty(
+    shape: int | tuple[int, ...], dtype: Any = "float32", *, process_set: ProcessSet | None = None
+) -> Array:
+    """Make an array that collectives need not copy; see :meth:`Communicator.empty`."""
+    return _of(process_set, "empty").empty(shape, dtype)
 
 
 def allreduce(

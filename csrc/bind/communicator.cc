@@ -17,6 +17,8 @@ using ring::Request;
 
 namespace {
 
+constexpr int64_t kMostArenaBytes = int64_t{1} << 44;  // far below what overflows for any number of ranks
+
 ring::ReduceOp parse_op(const std::string& op) {
   const auto known = ring::reduce_op_from(op);
   if (!known)
@@ -74,6 +76,10 @@ PyCommunicator::PyCommunicator(PyListener& listener, int rank, const std::vector
   }
   if (options.segment_bytes < 64 || options.fusion_bytes < 0) {
     raise(Code::config, "segment_bytes must be at least 64 and fusion_bytes not negative");
+  }
+  if (options.arena_bytes < 0 || options.arena_bytes > kMostArenaBytes) {
+    raise(Code::config, "arena_bytes is " + std::to_string(options.arena_bytes) + "; it must be from 0 to " +
+                            std::to_string(kMostArenaBytes));
   }
   const std::string key = secret;
   ring::Result<std::unique_ptr<ring::Engine>> made = [&] {
@@ -374,8 +380,32 @@ void PyCommunicator::close() {
   origin_->sweep();
 }
 
+namespace {
+
+// Memory of the arena, for as long as Python holds it.
+struct SharedBytes {
+  std::shared_ptr<std::byte> data;
+  size_t bytes;
+};
+
+}  // namespace
+
+py::object PyCommunicator::shared_memory(size_t bytes) {
+  refuse_after_fork(generation_);
+  ring::Result<std::shared_ptr<std::byte>> taken = [&] {
+    const py::gil_scoped_release release;
+    return engine_->shared_memory(bytes);
+  }();
+  raise_if(taken.status(), origin_->group);
+  if (*taken == nullptr) return py::none();
+  return py::cast(SharedBytes{std::move(*taken), bytes});
+}
+
 void register_communicator(py::module_& module) {
   using C = PyCommunicator;
+  py::class_<SharedBytes>(module, "SharedBytes", py::buffer_protocol()).def_buffer([](SharedBytes& self) {
+    return py::buffer_info(reinterpret_cast<uint8_t*>(self.data.get()), static_cast<py::ssize_t>(self.bytes));
+  });
   auto topology = [](auto field) {
     return [field](const C& self) { return self.engine().topology().*field; };
   };
@@ -413,6 +443,7 @@ void register_communicator(py::module_& module) {
       .def("stop_timeline", &C::stop_timeline)
       .def("stalled", &C::stalled)
       .def("take_stall_reports", &C::take_stall_reports)
+      .def("shared_memory", &C::shared_memory, py::arg("bytes"))
       .def("abort", &C::abort, py::arg("reason"))
       .def("close", &C::close);
 }

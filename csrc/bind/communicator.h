@@ -38,6 +38,7 @@ class PyCommunicator {
   void stop_timeline();
   pybind11::list stalled() const;
   pybind11::list take_stall_reports() const;
+  pybind11::object shared_memory(size_t bytes);
   void abort(const std::string& reason);
   void close();
   const ring::Engine& engine() const { return *engine_; }

@@ -13,6 +13,7 @@ void register_options(py::module_& module) {
       .def_readwrite("transport", &ring::Options::transport)
       .def_readwrite("segment_bytes", &ring::Options::segment_bytes)
       .def_readwrite("fusion_bytes", &ring::Options::fusion_bytes)
+      .def_readwrite("arena_bytes", &ring::Options::arena_bytes)
       .def_readwrite("socket_buffer_bytes", &ring::Options::socket_buffer_bytes)
       .def_readwrite("spin_microseconds", &ring::Options::spin_microseconds)
       .def_readwrite("connect_timeout", &ring::Options::connect_timeout)

@@ -37,6 +37,14 @@ class Pieces {
   // `offset` counts from `from`.
   template <class Visit>
   void each(size_t from, size_t bytes, Visit&& visit) const {
+    walk(from, bytes, [&](size_t i, size_t skip, size_t take, size_t offset) {
+      visit(Piece{pieces_[i].in + skip, pieces_[i].out + skip, take}, offset);
+    });
+  }
+
+  // The same by numbers: visit(which piece, bytes skipped in it, bytes, size_t offset).
+  template <class Visit>
+  void walk(size_t from, size_t bytes, Visit&& visit) const {
     if (bytes == 0) return;
     auto next = std::upper_bound(starts_.begin(), starts_.end(), from);
     size_t i = static_cast<size_t>(next - starts_.begin()) - 1;
@@ -44,7 +52,7 @@ class Pieces {
     while (done < bytes) {
       const size_t skip = from + done - starts_[i];
       const size_t take = std::min(bytes - done, pieces_[i].bytes - skip);
-      if (take > 0) visit(Piece{pieces_[i].in + skip, pieces_[i].out + skip, take}, done);
+      if (take > 0) visit(i, skip, take, done);
       done += take;
       ++i;
     }

@@ -9,8 +9,6 @@
 namespace ring {
 namespace {
 
-constexpr size_t kMaxStackRanks = 64;
-
 // The part of slice r that belongs to block b, in bytes of the whole array.
 struct Part {
   size_t at;
@@ -20,6 +18,11 @@ struct Part {
 Part part_of(const Slices& slices, int r, uint64_t b, size_t unit) {
   const size_t from = std::min(slices.size(r), static_cast<size_t>(b) * unit);
   return {slices.begin(r) + from, std::min(unit, slices.size(r) - from)};
+}
+
+Status nowhere(int rank) {
+  return Status(Code::peer_lost, "rank " + std::to_string(rank) + " told of memory that it does not have",
+                rank);
 }
 
 }  // namespace
@@ -58,6 +61,49 @@ Status ShmGroup::wait_free(Counter counter, uint64_t b, Deadline deadline) {
   return wait_all(counter, block - ShmLayout::kDepth + 1, deadline);
 }
 
+void ShmGroup::announce(const Pieces& pieces, bool always) {
+  placed_in_ = placed_out_ = false;
+  if (arena_ == nullptr) return;
+  if (seeing_ < 0) {
+    seeing_ = 1;
+    for (int r = 0; r < count(); ++r) {
+      if (counters(r).blind.load(std::memory_order_acquire) != 0) seeing_ = 0;
+    }
+  }
+  if (seeing_ == 0) return;
+  ring::announce(*arena_, pieces, first_, always, &layout_.notice(base_, index_), &placed_in_, &placed_out_);
+}
+
+const Notice* ShmGroup::notice_of(int r) const {
+  if (arena_ == nullptr) return nullptr;
+  const Notice& notice = layout_.notice(base_, r);
+  return notice.operation.load(std::memory_order_acquire) == first_ + 1 ? &notice : nullptr;
+}
+
+Status ShmGroup::input_of(int r, size_t piece, size_t skip, size_t bytes, const std::byte** where) const {
+  const Notice* notice = notice_of(r);
+  *where = nullptr;
+  if (notice == nullptr || notice->inputs == 0) return {};
+  *where = arena_->at(r, notice->pieces[piece].in + skip, bytes);
+  return *where != nullptr ? Status() : nowhere(members_[static_cast<size_t>(r)]);
+}
+
+Status ShmGroup::output_of(int r, size_t piece, size_t skip, size_t bytes, std::byte** where) const {
+  const Notice* notice = notice_of(r);
+  *where = nullptr;
+  if (notice == nullptr || notice->outputs == 0) return {};
+  *where = arena_->at(r, notice->pieces[piece].out + skip, bytes);
+  return *where != nullptr ? Status() : nowhere(members_[static_cast<size_t>(r)]);
+}
+
+bool ShmGroup::all_outputs_placed() const {
+  for (int r = 0; r < count(); ++r) {
+    const Notice* notice = r == index_ ? nullptr : notice_of(r);
+    if (r != index_ && (notice == nullptr || notice->outputs == 0)) return false;
+  }
+  return true;
+}
+
 Status ShmGroup::copy_in(const Pieces& pieces, const Slices& slices, uint64_t b, Deadline deadline) {
   RING_TRY(wait_free(&Counters::reduced, b, deadline));
   const size_t unit = layout_.slice_bytes();
@@ -73,33 +119,57 @@ Status ShmGroup::copy_in(const Pieces& pieces, const Slices& slices, uint64_t b,
 }
 
 Status ShmGroup::reduce(const Pieces& pieces, const Slices& slices, const Reduction& reduction, uint64_t b,
-                        std::byte* to, Deadline deadline) {
+                        std::byte* mine, Deadline deadline) {
   RING_TRY(wait_all(&Counters::copied, first_ + b + 1, deadline));
+  std::byte* result = nullptr;
+  if (mine == nullptr && !all_outputs_placed()) {
+    RING_TRY(wait_free(&Counters::gathered, b, deadline));
+    result = layout_.result(base_, index_, first_ + b);
+  }
   const size_t unit = layout_.slice_bytes();
   const size_t item = item_size(reduction.dtype);
   const Part part = part_of(slices, index_, b, unit);
   const TracePhase phase("REDUCE", part.bytes);
-  std::vector<const std::byte*> sources(static_cast<size_t>(count()));
-  pieces.each(part.at, part.bytes, [&](Piece piece, size_t offset) {
-    for (int r = 0; r < count(); ++r) {
-      sources[static_cast<size_t>(r)] =
-          r == index_ ? piece.in
-                      : layout_.staging(base_, r, first_ + b) + static_cast<size_t>(index_) * unit + offset;
+  const auto ranks = static_cast<size_t>(count());
+  std::vector<const std::byte*> sources(ranks);
+  std::vector<std::byte*> places;  // where the result has to be
+  Status verdict;
+  pieces.walk(part.at, part.bytes, [&](size_t i, size_t skip, size_t bytes, size_t offset) {
+    places.assign(1, mine != nullptr ? mine + offset : pieces[i].out + skip);
+    if (result != nullptr) places.push_back(result + offset);
+    for (int r = 0; r < count() && verdict.ok(); ++r) {
+      const std::byte*& source = sources[static_cast<size_t>(r)];
+      std::byte* output = nullptr;
+      if (r == index_) {
+        source = pieces[i].in + skip;
+        continue;
+      }
+      verdict = input_of(r, i, skip, bytes, &source);
+      if (verdict.ok() && mine == nullptr) verdict = output_of(r, i, skip, bytes, &output);
+      if (source == nullptr) {
+        source = layout_.staging(base_, r, first_ + b) + static_cast<size_t>(index_) * unit + offset;
+      }
+      if (output != nullptr) places.push_back(output);
     }
-    kernels().fold(reduction.dtype, reduction.op, to + offset, sources.data(), count(), piece.bytes / item,
-                   reduction.prescale, reduction.postscale, reduction.divisor);
+    if (!verdict.ok()) return;
+    kernels().fold_to(reduction.dtype, reduction.op, places.data(), static_cast<int>(places.size()),
+                      sources.data(), count(), bytes / item, reduction.prescale, reduction.postscale,
+                      reduction.divisor);
   });
-  return {};
+  return verdict;
 }
 
-Status ShmGroup::gather(const Slices& slices, const Pieces& pieces, uint64_t b, size_t unit,
+// What the others have reduced; this rank's own part is in its place already.
+Status ShmGroup::gather(const Slices& slices, const Pieces& pieces, uint64_t b, size_t unit, bool inputs,
                         Deadline deadline) {
-  for (int k = 0; k < count(); ++k) {
-    const int r = (index_ + k) % count();  // its own first: ready, and everybody starts elsewhere
+  for (int k = 1; k < count(); ++k) {
+    const int r = (index_ + k) % count();  // everybody starts elsewhere
     RING_TRY(wait_one(&Counters::reduced, r, first_ + b + 1, deadline));
     const Part part = part_of(slices, r, b, unit);
     const TracePhase phase("GATHER", part.bytes, members_[static_cast<size_t>(r)]);
-    pieces.unpack(part.at, part.bytes, layout_.result(base_, r, first_ + b));
+    const std::byte* source = nullptr;
+    if (inputs) RING_TRY(input_of(r, 0, part.at - slices.begin(r), part.bytes, &source));
+    pieces.unpack(part.at, part.bytes, source != nullptr ? source : layout_.result(base_, r, first_ + b));
   }
   publish(&Counters::gathered, b);
   return {};
@@ -107,21 +177,37 @@ Status ShmGroup::gather(const Slices& slices, const Pieces& pieces, uint64_t b, 
 
 Status ShmGroup::allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
   if (pieces.bytes() == 0) return {};
-  algorithm_ = count() == 2 ? "two ranks" : "slices";
-  if (count() == 2) return allreduce_two(pieces, reduction, deadline);
+  announce(pieces, count() == 2);
+  bool two = count() == 2;
+  if (two && arena_ != nullptr && seeing_ > 0) {
+    const int other = 1 - index_;
+    wake_all();
+    auto missing = [&] { return notice_of(other) != nullptr ? -1 : members_[static_cast<size_t>(other)]; };
+    RING_TRY(wait_until(missing, counters(index_).sleep, policy_, deadline, watch_));
+    const Notice& notice = *notice_of(other);
+    two = !(placed_in_ && placed_out_ && notice.inputs != 0 && notice.outputs != 0);
+  }
+  algorithm_ = two ? "two ranks" : placed_in_ && placed_out_ ? "slices in place" : "slices";
+  return two ? allreduce_two(pieces, reduction, deadline) : allreduce_slices(pieces, reduction, deadline);
+}
+
+Status ShmGroup::allreduce_slices(const Pieces& pieces, const Reduction& reduction, Deadline deadline) {
   const size_t item = item_size(reduction.dtype);
   const Slices slices = balanced_slices(pieces.bytes(), count(), count(), std::max<size_t>(item, 64));
   const uint64_t total = blocks(slices.longest(), layout_.slice_bytes());
+  if (placed_out_) counters(index_).gathered.store(first_ + total, std::memory_order_release);
+  if (placed_in_) publish(&Counters::copied, total - 1);
   for (uint64_t b = 0; b < total + 2; ++b) {
-    if (b < total) RING_TRY(copy_in(pieces, slices, b, deadline));
+    if (b < total && !placed_in_) RING_TRY(copy_in(pieces, slices, b, deadline));
     if (b >= 1 && b - 1 < total) {
-      RING_TRY(wait_free(&Counters::gathered, b - 1, deadline));
-      std::byte* result = layout_.result(base_, index_, first_ + b - 1);
-      RING_TRY(reduce(pieces, slices, reduction, b - 1, result, deadline));
+      RING_TRY(reduce(pieces, slices, reduction, b - 1, nullptr, deadline));
       publish(&Counters::reduced, b - 1);
     }
-    if (b >= 2) RING_TRY(gather(slices, pieces, b - 2, layout_.slice_bytes(), deadline));
+    if (b >= 2 && !placed_out_)
+      RING_TRY(gather(slices, pieces, b - 2, layout_.slice_bytes(), false, deadline));
   }
+  // Until then its slices of other ranks are being written, or its input is being read.
+  if (placed_in_ || placed_out_) RING_TRY(wait_all(&Counters::reduced, first_ + total, deadline));
   first_ += total;
   return {};
 }
@@ -163,35 +249,50 @@ Status ShmGroup::reduce_slices(const Pieces& pieces, const Slices& slices, const
                                std::byte* mine, Deadline deadline) {
   const size_t unit = layout_.slice_bytes();
   const uint64_t total = blocks(slices.longest(), unit);
+  announce(pieces);
+  placed_out_ = false;  // the results go to `mine`
+  if (placed_in_ && total > 0) publish(&Counters::copied, total - 1);
   for (uint64_t b = 0; b < total + 1; ++b) {
-    if (b < total) RING_TRY(copy_in(pieces, slices, b, deadline));
+    if (b < total && !placed_in_) RING_TRY(copy_in(pieces, slices, b, deadline));
     if (b == 0) continue;
     RING_TRY(reduce(pieces, slices, reduction, b - 1, mine + static_cast<size_t>(b - 1) * unit, deadline));
     counters(index_).gathered.store(first_ + b, std::memory_order_release);
     publish(&Counters::reduced, b - 1);
   }
+  if (placed_in_) RING_TRY(wait_all(&Counters::reduced, first_ + total, deadline));
   first_ += total;
   return {};
 }
 
+// A rank whose own part lies in the arena publishes it there.
 Status ShmGroup::gather_slices(const std::byte* mine, const Slices& slices, const Pieces& pieces,
                                Deadline deadline) {
   const size_t unit = layout_.block_bytes();
   const uint64_t total = blocks(slices.longest(), unit);
+  if (total == 0) return {};
+  announce(Pieces({Piece{mine, nullptr, slices.size(index_)}}));
+  if (placed_in_) {
+    counters(index_).copied.store(first_ + total, std::memory_order_release);
+    publish(&Counters::reduced, total - 1);
+  }
   for (uint64_t b = 0; b < total + 1; ++b) {
     if (b < total) {
-      RING_TRY(wait_free(&Counters::gathered, b, deadline));
       const Part part = part_of(slices, index_, b, unit);
-      if (part.bytes > 0) {
-        const TracePhase phase("COPY", part.bytes);
-        std::memcpy(layout_.result(base_, index_, first_ + b), mine + (part.at - slices.begin(index_)),
-                    part.bytes);
+      const std::byte* source = mine + (part.at - slices.begin(index_));
+      if (!placed_in_) {
+        RING_TRY(wait_free(&Counters::gathered, b, deadline));
+        if (part.bytes > 0) {
+          const TracePhase phase("COPY", part.bytes);
+          std::memcpy(layout_.result(base_, index_, first_ + b), source, part.bytes);
+        }
+        counters(index_).copied.store(first_ + b + 1, std::memory_order_release);
+        publish(&Counters::reduced, b);
       }
-      counters(index_).copied.store(first_ + b + 1, std::memory_order_release);
-      publish(&Counters::reduced, b);
+      if (part.bytes > 0) pieces.unpack(part.at, part.bytes, source);
     }
-    if (b > 0) RING_TRY(gather(slices, pieces, b - 1, unit, deadline));
+    if (b > 0) RING_TRY(gather(slices, pieces, b - 1, unit, true, deadline));
   }
+  if (placed_in_) RING_TRY(wait_all(&Counters::gathered, first_ + total, deadline));
   first_ += total;
   return {};
 }
@@ -200,22 +301,28 @@ Status ShmGroup::broadcast(std::byte* data, size_t bytes, int root, Deadline dea
   algorithm_ = "publish";
   const size_t unit = layout_.block_bytes();
   const uint64_t total = blocks(bytes, unit);
+  if (total == 0) return {};
+  placed_in_ = false;
+  if (index_ == root) announce(Pieces({Piece{data, nullptr, bytes}}));
   for (uint64_t b = 0; b < total; ++b) {
     const size_t at = static_cast<size_t>(b) * unit;
     const size_t part = std::min(unit, bytes - at);
-    if (index_ == root) {
+    if (index_ != root) {
+      RING_TRY(wait_one(&Counters::reduced, root, first_ + b + 1, deadline));
+      const TracePhase phase("GATHER", part, members_[static_cast<size_t>(root)]);
+      const std::byte* source = nullptr;
+      RING_TRY(input_of(root, 0, at, part, &source));
+      std::memcpy(data + at, source != nullptr ? source : layout_.result(base_, root, first_ + b), part);
+    } else if (!placed_in_) {
       RING_TRY(wait_free(&Counters::gathered, b, deadline));
       const TracePhase phase("COPY", part);
       std::memcpy(layout_.result(base_, root, first_ + b), data + at, part);
-    } else {
-      RING_TRY(wait_one(&Counters::reduced, root, first_ + b + 1, deadline));
-      const TracePhase phase("GATHER", part, members_[static_cast<size_t>(root)]);
-      std::memcpy(data + at, layout_.result(base_, root, first_ + b), part);
     }
     counters(index_).copied.store(first_ + b + 1, std::memory_order_release);
     counters(index_).gathered.store(first_ + b + 1, std::memory_order_release);
     publish(&Counters::reduced, b);
   }
+  if (placed_in_) RING_TRY(wait_all(&Counters::gathered, first_ + total, deadline));
   first_ += total;
   return {};
 }
@@ -244,12 +351,19 @@ Status ShmGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* o
   algorithm_ = "publish";
   const size_t unit = layout_.slice_bytes();
   const uint64_t total = blocks(longest, unit);
+  if (total == 0) {
+    std::memcpy(out + receives.begin(index_), in + sends.begin(index_), sends.size(index_));
+    return {};
+  }
+  std::vector<Piece> parts;  // one for each receiver; their outputs are not written
+  for (int r = 0; r < count(); ++r) parts.push_back({in + sends.begin(r), nullptr, sends.size(r)});
+  const Pieces pieces(std::move(parts));
+  announce(pieces);
+  if (placed_in_) publish(&Counters::copied, total - 1);
   if (sends.size(index_) > 0)
     std::memcpy(out + receives.begin(index_), in + sends.begin(index_), sends.size(index_));
-  const Pieces pieces(
-      {Piece{in, const_cast<std::byte*>(in), sends.total()}});  // whose outputs are not written
   for (uint64_t b = 0; b < total + 1; ++b) {
-    if (b < total) RING_TRY(copy_in(pieces, sends, b, deadline));
+    if (b < total && !placed_in_) RING_TRY(copy_in(pieces, sends, b, deadline));
     if (b == 0) continue;
     const uint64_t done = b - 1;
     for (int k = 1; k < count(); ++k) {
@@ -257,12 +371,15 @@ Status ShmGroup::alltoall(const std::byte* in, const Slices& sends, std::byte* o
       RING_TRY(wait_one(&Counters::copied, r, first_ + done + 1, deadline));
       const Part part = part_of(receives, r, done, unit);
       if (part.bytes == 0) continue;
-      const std::byte* theirs = layout_.staging(base_, r, first_ + done);
-      std::memcpy(out + part.at, theirs + static_cast<size_t>(index_) * unit, part.bytes);
+      const std::byte* source = nullptr;
+      RING_TRY(input_of(r, static_cast<size_t>(index_), part.at - receives.begin(r), part.bytes, &source));
+      const std::byte* staged = layout_.staging(base_, r, first_ + done) + static_cast<size_t>(index_) * unit;
+      std::memcpy(out + part.at, source != nullptr ? source : staged, part.bytes);
     }
     counters(index_).gathered.store(first_ + done + 1, std::memory_order_release);
     publish(&Counters::reduced, done);
   }
+  if (placed_in_) RING_TRY(wait_all(&Counters::reduced, first_ + total, deadline));
   first_ += total;
   return {};
 }

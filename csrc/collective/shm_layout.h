@@ -3,8 +3,10 @@
 //   challenge     128 bytes, used once while the topology is agreed
 //   n × Counters  what each rank has done; written by that rank only
 //   n × 2 slots   of the small exchange: sequence, head, payload; double-buffered
+//   n × Notice    where a rank's tensors lie, if its peers can reach them (see placement.h)
 //   n × D blocks  staging: a rank's input, for its peers to reduce from
 //   n × D blocks  results: a rank's finished slice, for its peers to copy
+//   n parts       the arena, if there is one: addresses behind the layout (see transport/arena.h)
 //
 // Single writer: every byte is written by one rank. No lock lives here, so a killed rank leaves nothing
 // locked.
@@ -16,6 +18,7 @@
 #include <cstdint>
 
 #include "collective/exchange.h"
+#include "collective/placement.h"
 #include "transport/wait.h"
 
 namespace ring {
@@ -28,6 +31,7 @@ struct Counters {
   alignas(kLine) std::atomic<uint64_t> reduced;
   alignas(kLine) std::atomic<uint64_t> gathered;
   alignas(kLine) SleepWord sleep;
+  std::atomic<uint32_t> blind;  // 1: this rank has no view of the arena, so nobody uses it
 };
 
 struct ExchangeSlot {
@@ -51,7 +55,8 @@ class ShmLayout {
   size_t slice_bytes() const { return slice_bytes_; }  // one rank's share of a block
   size_t block_bytes() const { return block_bytes_; }
   size_t payload_bytes() const { return payload_bytes_; }
-  size_t total_bytes() const { return results_at() + ranks_ * kDepth * block_bytes_; }
+  // Whole pages, so that the arena begins with one.
+  size_t total_bytes() const { return round_up(results_at() + ranks_ * kDepth * block_bytes_, 4096); }
 
   Counters& counters(std::byte* base, int rank) const {
     return *reinterpret_cast<Counters*>(base + kLine + index(rank) * sizeof(Counters));
@@ -59,6 +64,9 @@ class ShmLayout {
   ExchangeSlot& slot(std::byte* base, int rank, uint64_t sequence) const {
     return *reinterpret_cast<ExchangeSlot*>(base + slots_at() +
                                             (index(rank) * 2 + (sequence & 1)) * slot_bytes_);
+  }
+  Notice& notice(std::byte* base, int rank) const {
+    return *reinterpret_cast<Notice*>(base + notices_at() + index(rank) * kNoticeBytes);
   }
   std::byte* staging(std::byte* base, int rank, uint64_t block) const {
     return base + staging_at() + (index(rank) * kDepth + block % kDepth) * block_bytes_;
@@ -68,10 +76,12 @@ class ShmLayout {
   }
 
  private:
+  static constexpr size_t kNoticeBytes = (sizeof(Notice) + kLine - 1) / kLine * kLine;
   static size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
   static size_t index(int rank) { return static_cast<size_t>(rank); }
   size_t slots_at() const { return kLine + ranks_ * sizeof(Counters); }
-  size_t staging_at() const { return round_up(slots_at() + ranks_ * 2 * slot_bytes_, 4096); }
+  size_t notices_at() const { return round_up(slots_at() + ranks_ * 2 * slot_bytes_, kLine); }
+  size_t staging_at() const { return round_up(notices_at() + ranks_ * kNoticeBytes, 4096); }
   size_t results_at() const { return staging_at() + ranks_ * kDepth * block_bytes_; }
 
   size_t ranks_;

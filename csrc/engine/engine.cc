@@ -53,6 +53,7 @@ Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
   engine->topology_ = made.topology();
   engine->transport_ = made.transport();
   engine->strangers_ = made.strangers();
+  engine->arena_ = made.arena();
   engine->courier_ = std::make_unique<Courier>(rank, made.take_messages(),
                                                [it = engine.get()](int q) { return it->look(q); });
   engine->agreement_ = std::make_unique<Agreement>(made.exchange(), made.control(), engine->lookout_, rank);
@@ -400,6 +401,7 @@ void Engine::record(const Status& failure, bool own) {
                      "the communicator cannot be used any more" + since + ": " + failure.message(),
                      failure.rank());
   queue_.shut(later);
+  retire_arena(later);
   courier_->fail(later);
 }
 
@@ -411,7 +413,9 @@ void Engine::abort(const std::string& reason) {
   if (closed_ || !failure_.ok()) return;
   failure_ = why;
   fabric_->control().send_abort(why);
-  courier_->fail(Status(Code::aborted, "this rank gave up: " + reason, topology_.rank));
+  const Status later(Code::aborted, "this rank gave up: " + reason, topology_.rank);
+  retire_arena(later);
+  courier_->fail(later);
   std::vector<OperationPtr> pending;
   queue_.snapshot(&pending);
   for (const auto& one : pending) {
@@ -420,7 +424,9 @@ void Engine::abort(const std::string& reason) {
 }
 
 void Engine::close() {
-  queue_.shut(Status(Code::closed, "the communicator is closed"));
+  const Status closed(Code::closed, "the communicator is closed");
+  queue_.shut(closed);
+  retire_arena(closed);
   const Deadline deadline = Deadline::after(options_.close_timeout);
   const bool drained = queue_.wait_empty(deadline);
   if (!drained) {
@@ -454,6 +460,27 @@ void Engine::close() {
   lookout_.attach(nullptr);
   stop_timeline();
   fabric_->close();
+  const std::lock_guard<std::mutex> arena_lock(arena_mutex_);
+  arena_ = nullptr;  // its blocks live on
+}
+
+Result<std::shared_ptr<std::byte>> Engine::shared_memory(size_t bytes) {
+  std::shared_ptr<Arena> arena;
+  {
+    const std::lock_guard<std::mutex> lock(arena_mutex_);
+    if (!retired_.ok()) return retired_;
+    arena = arena_;
+  }
+  if (arena == nullptr || bytes == 0) return std::shared_ptr<std::byte>();
+  Result<std::byte*> taken = arena->take(bytes);
+  if (!taken.ok()) return taken.status();
+  return std::shared_ptr<std::byte>(*taken, [arena](std::byte* data) { arena->give_back(data); });
+}
+
+void Engine::retire_arena(const Status& why) {
+  const std::lock_guard<std::mutex> lock(arena_mutex_);
+  if (retired_.ok()) retired_ = why;
+  if (arena_ != nullptr) arena_->retire(why);
 }
 
 }  // namespace ring

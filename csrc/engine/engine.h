@@ -47,6 +47,10 @@ class Engine {
   Status start(const MessagePtr& message);
   double collective_timeout() const { return options_.collective_timeout; }
 
+  // Memory that the ranks of this host share, `bytes` of zeros until nobody holds them any more; null if
+  // there is no such memory.
+  Result<std::shared_ptr<std::byte>> shared_memory(size_t bytes);
+
   // Gives up: this rank's operations end with an error, the other ranks' too.
   void abort(const std::string& reason);
   // Waits for what is pending (close_timeout), says goodbye, frees everything. Idempotent.
@@ -90,6 +94,8 @@ class Engine {
   // Ends everything with a failure, tells the other ranks.
   void fail(Status status, const OperationPtr& blamed);
   void record(const Status& failure, bool own);
+  // From now on no shared memory is handed out.
+  void retire_arena(const Status& why);
   // For the courier: what is known of a peer's end, or (-1) of a failure.
   Status look(int peer);
   Status explain_timeout(const Status& status, const Operation& operation);
@@ -112,6 +118,11 @@ class Engine {
   bool closed_ = false;
 
   std::unique_ptr<Courier> courier_;  // has a lock and a thread of its own; constant once connected
+
+  std::mutex arena_mutex_;
+  // Guarded by arena_mutex_.
+  std::shared_ptr<Arena> arena_;  // null if there is none, or closed
+  Status retired_;                // why no shared memory is handed out any more
 
   std::mutex thread_mutex_;
   std::thread thread_;  // guarded by thread_mutex_

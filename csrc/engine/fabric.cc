@@ -19,7 +19,8 @@ constexpr const char* kProtocol = "spark_ring protocol 1";
 
 std::string settings_text(const Options& options) {
   return std::string(kProtocol) + ", transport " + options.transport + ", segment_bytes " +
-         std::to_string(options.segment_bytes) + ", fusion_bytes " + std::to_string(options.fusion_bytes);
+         std::to_string(options.segment_bytes) + ", fusion_bytes " + std::to_string(options.fusion_bytes) +
+         ", arena_bytes " + std::to_string(options.arena_bytes);
 }
 
 size_t segment_size(int local_size, const void* context) {
@@ -53,6 +54,7 @@ Result<std::unique_ptr<Fabric>> Fabric::connect(Listener listener, int rank,
   request.settings = settings_text(options);
   request.segment_bytes = segment_size;
   request.context = &options;
+  request.arena_bytes = static_cast<size_t>(options.arena_bytes);
   Result<Locality> locality = agree_on_locality(*fabric->control_, request, deadline, &lookout);
   if (!locality.ok()) {
     const bool own = locality.status().code() == Code::interrupted;
@@ -69,7 +71,7 @@ Result<std::unique_ptr<Fabric>> Fabric::connect(Listener listener, int rank,
 
 void Fabric::build(Locality locality, const Options& options, WaitPolicy policy, Lookout& lookout) {
   topology_ = locality.topology;
-  segment_ = std::move(locality.segment);
+  segment_ = std::make_shared<const SharedSegment>(std::move(locality.segment));
   const auto segment_bytes = static_cast<size_t>(options.segment_bytes);
   const Topology& data = locality.data;
   // Whether a tensor is fused, or comes along with the exchange, depends on timing. So neither takes the
@@ -80,8 +82,10 @@ void Fabric::build(Locality locality, const Options& options, WaitPolicy policy,
   std::unique_ptr<ShmGroup> local;
   if (data.local_size > 1) {
     const ShmLayout layout(data.local_size, segment_bytes);
-    local =
-        std::make_unique<ShmGroup>(segment_.data(), layout, data.local(), data.local_rank, policy, lookout);
+    const auto each = static_cast<size_t>(options.arena_bytes);
+    if (segment_->spare() > 0) arena_ = std::make_shared<Arena>(segment_, each, data.local_rank);
+    local = std::make_unique<ShmGroup>(segment_->data(), layout, data.local(), data.local_rank, policy,
+                                       lookout, arena_.get());
   }
   if (topology_.size == 1) {
     transport_ = "self";
@@ -89,7 +93,7 @@ void Fabric::build(Locality locality, const Options& options, WaitPolicy policy,
   } else if (data.hosts.size() == 1) {
     transport_ = "shm";
     const ShmLayout layout(data.local_size, segment_bytes);
-    exchange_ = std::make_unique<ShmExchange>(segment_.data(), layout, data.local(), data.local_rank, policy,
+    exchange_ = std::make_unique<ShmExchange>(segment_->data(), layout, data.local(), data.local_rank, policy,
                                               lookout);
     group_ = std::move(local);
   } else if (locality.any_shared) {
@@ -122,7 +126,8 @@ void Fabric::drain_data(Deadline deadline) {
 void Fabric::close() {
   control_->close();
   for (auto& socket : data_) socket.close();
-  segment_ = SharedSegment();
+  arena_ = nullptr;
+  segment_ = nullptr;
 }
 
 }  // namespace ring

@@ -11,6 +11,7 @@
 #include "engine/lookout.h"
 #include "rendezvous/locality.h"
 #include "rendezvous/mesh.h"
+#include "transport/arena.h"
 
 namespace ring {
 
@@ -18,6 +19,7 @@ struct Options {
   std::string transport = "auto";
   int64_t segment_bytes = 256 * 1024;
   int64_t fusion_bytes = 32 * 1024 * 1024;
+  int64_t arena_bytes = 0;  // addresses for the memory that each rank shares with its host's ranks; 0: none
   int socket_buffer_bytes = 0;
   int64_t spin_microseconds = -1;
   double connect_timeout = 60;
@@ -43,6 +45,8 @@ class Fabric {
   Group& group() { return *group_; }
   const Topology& topology() const { return topology_; }
   const std::string& transport() const { return transport_; }  // "self", "shm", "tcp" or "shm+tcp"
+  // Memory that the ranks of this host share; null if there is none.
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
   int strangers() const { return strangers_; }
   // The connections for messages between two ranks, by rank; once.
   std::vector<Socket> take_messages() { return std::move(messages_); }
@@ -58,7 +62,8 @@ class Fabric {
   std::unique_ptr<ControlPlane> control_;
   std::vector<Socket> data_;
   std::vector<Socket> messages_;
-  SharedSegment segment_;
+  std::shared_ptr<const SharedSegment> segment_;  // blocks of the arena may outlive this
+  std::shared_ptr<Arena> arena_;
   std::unique_ptr<Exchange> exchange_;
   std::unique_ptr<Group> group_;
   Topology topology_;

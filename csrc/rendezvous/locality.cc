@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "rendezvous/locality_message.h"
+#include "transport/arena.h"
 
 namespace ring {
 namespace {
@@ -69,7 +70,8 @@ class Agreement {
     LocalityOffer mine;
     if (candidate(local) && local[0] == control_.rank()) {
       const size_t bytes = request_.segment_bytes(static_cast<int>(local.size()), request_.context);
-      Result<SharedSegment> segment = SharedSegment::create(bytes);
+      Result<SharedSegment> segment =
+          SharedSegment::create(bytes, Arena::addresses(local.size(), request_.arena_bytes));
       if (!segment.ok()) {
         mine.problem = segment.status().message();
       } else if (::getentropy(segment->data(), challenge_.size()) != 0) {
@@ -98,7 +100,8 @@ class Agreement {
         return "the segment that it was offered has " + std::to_string(offered->bytes) +
                " bytes instead of " + std::to_string(needed);
       }
-      Result<SharedSegment> segment = SharedSegment::open(offered->name, needed);
+      Result<SharedSegment> segment =
+          SharedSegment::open(offered->name, needed, Arena::addresses(local.size(), request_.arena_bytes));
       if (!segment.ok()) return segment.status().message();
       locality_.segment = std::move(*segment);
       read_challenge();

@@ -25,6 +25,7 @@ struct LocalityRequest {
   std::string settings;  // must be equal on all ranks; shown when it is not
   size_t (*segment_bytes)(int local_size, const void* context) = nullptr;  // how large a segment has to be
   const void* context = nullptr;
+  size_t arena_bytes = 0;  // spare addresses for every rank
 };
 
 struct Locality {

@@ -133,6 +133,19 @@ def _in_a_large_allreduce(dies: bool) -> None:
         world.allreduce(data, name="large")
 
 
+def _in_a_large_allreduce_without_copies(dies: bool) -> None:
+    """Survivors read and write the memory of the dead."""
+    world.init()
+    data = world.empty(LARGE // 4)
+    world.barrier()
+    if dies:
+        handle = world.allreduce_async(data, out=data, name="large")
+        assert not handle.poll()
+        die()
+    with timed():
+        world.allreduce(data, out=data, name="large")
+
+
 def _in_many_asynchronous_operations(dies: bool) -> None:
     world.init()
     world.barrier()
@@ -189,6 +202,7 @@ PHASES = {
     "before the first collective": _before_the_first_collective,
     "idle": _idle,
     "in a large allreduce": _in_a_large_allreduce,
+    "in a large allreduce without copies": _in_a_large_allreduce_without_copies,
     "in many asynchronous operations": _in_many_asynchronous_operations,
     "in allgather": _in_allgather,
     "in broadcast": _in_broadcast,

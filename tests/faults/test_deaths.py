@@ -37,6 +37,7 @@ OPERATIONS = {
     "before the first collective": (PeerLostError, "allreduce 'first'"),
     "idle": (PeerLostError, "allreduce 'after'"),
     "in a large allreduce": (PeerLostError, "allreduce 'large'"),
+    "in a large allreduce without copies": (PeerLostError, "allreduce 'large'"),
     "in many asynchronous operations": (PeerLostError, ""),
     "in allgather": (PeerLostError, "allgather 'rows'"),
     "in broadcast": (PeerLostError, "broadcast 'weights'"),

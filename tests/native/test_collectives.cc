@@ -191,6 +191,43 @@ TEST(the_ring_between_many_ranks) {
   });
 }
 
+// Tensors in memory that ranks share, on all ranks or on some, in place or not: nothing is copied.
+TEST(tensors_in_shared_memory) {
+  for (const auto& hosts :
+       {ranks::one_host(2), ranks::one_host(3), std::vector<std::string>{"a", "b", "a"}}) {
+    ring::Options options = ranks::quick_options("auto");
+    options.arena_bytes = 1 << 20;
+    ranks::together(hosts, options, [](Engine& engine, int rank) {
+      const auto n = static_cast<float>(engine.topology().size);
+      for (int round = 0; round < 12; ++round) {
+        constexpr size_t kCount = 20011;
+        std::vector<float> plain(kCount), other(kCount);
+        auto taken = engine.shared_memory(kCount * sizeof(float));
+        CHECK_OK(taken.status());
+        const bool shared = *taken != nullptr && (round % 3 == 0 || rank % 2 == round % 2);
+        auto* data = shared ? reinterpret_cast<float*>(taken->get()) : plain.data();
+        for (size_t i = 0; i < kCount; ++i) data[i] = value<float>(rank, i);
+        float* result = round % 4 < 2 ? data : other.data();
+        auto request = ranks::request(Kind::allreduce, DType::float32, plain, plain);
+        request.tensors[0].in = reinterpret_cast<const std::byte*>(data);
+        request.tensors[0].out = reinterpret_cast<std::byte*>(result);
+        CHECK_OK(engine.run_now(request, ranks::kNever));
+        for (size_t i = 0; i < kCount; i += 97) {
+          float sum = 0;
+          for (int r = 0; r < static_cast<int>(n); ++r) sum += value<float>(r, i);
+          CHECK(result[i] == sum);
+        }
+        request.kind = Kind::broadcast;
+        request.root = round % static_cast<int>(n);
+        request.tensors[0].in = request.tensors[0].out = reinterpret_cast<std::byte*>(data);
+        for (size_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(rank);
+        CHECK_OK(engine.run_now(request, ranks::kNever));
+        CHECK(data[0] == static_cast<float>(request.root) && data[kCount - 1] == data[0]);
+      }
+    });
+  }
+}
+
 TEST(shrunken_socket_buffers_force_partial_writes) {
   ring::Options options = ranks::quick_options("tcp");
   options.socket_buffer_bytes = 4096;

@@ -102,6 +102,23 @@ void check_type(DType dtype) {
           }
           std::vector<T> expected(length);
           for (size_t i = 0; i < length; ++i) expected[i] = reference(op, in, i);
+          // To several places at once: every source, and one place more.
+          auto copies = in;
+          copies.emplace_back(length);
+          std::vector<const std::byte*> from;
+          std::vector<std::byte*> to;
+          for (auto& one : copies) to.push_back(reinterpret_cast<std::byte*>(one.data()));
+          from.assign(to.begin(), to.end() - 1);
+          set.fold_to(dtype, op, to.data(), n + 1, from.data(), n, length, 1, 1, n);
+          for (const auto& one : copies) CHECK(one == expected);
+          if (n == 2) {  // both sources and nothing else
+            copies = in;
+            std::byte* both[2] = {reinterpret_cast<std::byte*>(copies[0].data()),
+                                  reinterpret_cast<std::byte*>(copies[1].data())};
+            const std::byte* same[2] = {both[0], both[1]};
+            set.fold_to(dtype, op, both, 2, same, 2, length, 1, 1, n);
+            CHECK(copies[0] == expected && copies[1] == expected);
+          }
           // In place: the destination is one of the sources.
           auto* out = reinterpret_cast<std::byte*>(in[static_cast<size_t>(n) / 2].data());
           set.fold(dtype, op, out, sources.data(), n, length, 1, 1, n);

@@ -13,12 +13,17 @@ namespace ring {
 struct Kernels {
   const char* name;  // "avx512", "avx2", "neon" or "generic"
 
-  // dst[i] = postscale * (prescale*src[0][i] op … op prescale*src[n-1][i]), folded in that order.
+  // dst[k][i] = postscale * (prescale*src[0][i] op … op prescale*src[n-1][i]), folded in that order.
   // float16 and bfloat16 accumulate in float32 and are rounded once. average divides by `divisor`
-  // (floats: multiply by its inverse; integers: exact sum, rounded toward zero). dst may be one of the
-  // sources.
-  void (*fold)(DType dtype, ReduceOp op, std::byte* dst, const std::byte* const* src, int n, size_t count,
-               double prescale, double postscale, int divisor);
+  // (floats: multiply by its inverse; integers: exact sum, rounded toward zero). A
+  // destination may be one of the sources. Several destinations get the same bits.
+  void (*fold_to)(DType dtype, ReduceOp op, std::byte* const* dst, int destinations,
+                  const std::byte* const* src, int n, size_t count, double prescale, double postscale,
+                  int divisor);
+  void fold(DType dtype, ReduceOp op, std::byte* dst, const std::byte* const* src, int n, size_t count,
+            double prescale, double postscale, int divisor) const {
+    fold_to(dtype, op, &dst, 1, src, n, count, prescale, postscale, divisor);
+  }
 
   // dst[i] = factor * src[i], for floating types. dst may be src.
   void (*scale)(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor);
