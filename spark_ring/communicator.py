@@ -25,7 +25,15 @@ from typing import Any
 import numpy as np
 
 from spark_ring import _core, messages, objects, peers, stalls, timeline
-from spark_ring.arrays import Array, as_input, as_output, buffer_of, output_for
+from spark_ring.arrays import (
+    Array,
+    as_input,
+    as_output,
+    buffer_of,
+    check_rows,
+    output_for,
+    rows_output,
+)
 from spark_ring.config import Settings
 from spark_ring.errors import ConfigError, DataError
 from spark_ring.exchanges import Exchanges
@@ -349,30 +357,50 @@ class Communicator(Exchanges):
         result = array if isinstance(array, np.ndarray) else source
         return Handle(native, lambda _: result)
 
-    def allgather(self, array: Any, *, name: str | None = None, timeout: float | None = None) -> Array:
+    def allgather(
+        self,
+        array: Any,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> Array:
         """Concatenate the arrays of all ranks along dimension 0; every rank gets the result.
 
         Args:
             array: the input. Dimension 0 may differ between ranks, also be 0; the other dimensions and the
                 dtype may not. A 0-d array counts as one row.
+            out: where the result goes, ``(rows of all ranks, *shape[1:])``: worth it when the same gather is
+                done again and again, for new memory costs more than the gather. ``None`` makes a new array.
             name: matches the operation across ranks.
             timeout: seconds; ``None`` means the setting ``collective_timeout``.
 
         Returns:
-            A new array ``(rows of all ranks, *shape[1:])``.
+            ``out``, or a new array ``(rows of all ranks, *shape[1:])``.
+
+        Raises:
+            DataError: an array that cannot be used; ``out`` with another number of rows than came, on this
+            rank alone and after the operation.
         """
-        result: Array = self.allgather_async(array, name=name).wait(timeout)
+        result: Array = self.allgather_async(array, out=out, name=name).wait(timeout)
         return result
 
-    def allgather_async(self, array: Any, *, name: str | None = None) -> Handle:
+    def allgather_async(self, array: Any, *, out: Array | None = None, name: str | None = None) -> Handle:
         """Start :meth:`allgather`; ``wait()`` returns the concatenation."""
-        source = as_input(array, _called("allgather", name))
+        operation = _called("allgather", name)
+        source = as_input(array, operation)
         if source.ndim == 0:
             source = source.reshape(1)
-        native = self._core.allgather(buffer_of(source, writable=False), name or "")
+        target = None
+        if out is not None:
+            source, target = rows_output(out, source, operation)
+        place = None if target is None else buffer_of(target, writable=True)
+        native = self._core.allgather(buffer_of(source, writable=False), name or "", place)
 
         def finish(native: _core.Handle) -> Array:
             rows = sum(shape[0] for shape in native.result_shapes())
+            if target is not None:
+                return check_rows(target, rows, operation)
             flat = np.frombuffer(native.take_result(), dtype=np.uint8)
             return flat.view(source.dtype).reshape((rows, *source.shape[1:]))
 

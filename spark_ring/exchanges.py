@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 
 from spark_ring import _core
-from spark_ring.arrays import Array, as_input, buffer_of, dtype_named
+from spark_ring.arrays import Array, as_input, buffer_of, check_rows, dtype_named, rows_output
 from spark_ring.errors import DataError
 from spark_ring.handle import Handle
 
@@ -30,12 +30,24 @@ class Exchanges:
 
     @overload
     def alltoall(
-        self, array: Any, splits: None = None, *, name: str | None = None, timeout: float | None = None
+        self,
+        array: Any,
+        splits: None = None,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
     ) -> Array: ...
 
     @overload
     def alltoall(
-        self, array: Any, splits: Sequence[int], *, name: str | None = None, timeout: float | None = None
+        self,
+        array: Any,
+        splits: Sequence[int],
+        *,
+        out: Array | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
     ) -> tuple[Array, Array]: ...
 
     def alltoall(
@@ -43,6 +55,7 @@ class Exchanges:
         array: Any,
         splits: Sequence[int] | None = None,
         *,
+        out: Array | None = None,
         name: str | None = None,
         timeout: float | None = None,
     ) -> Array | tuple[Array, Array]:
@@ -53,6 +66,7 @@ class Exchanges:
                 the dtype are the same on every rank; without ``splits`` the first too.
             splits: how many rows go to each rank, ``size`` integers that make up ``array.shape[0]``; given on
                 every rank or on none. ``None``: equal parts.
+            out: where the rows go, as many as come; separate from ``array``. ``None`` makes a new array.
             name: matches the operation across ranks.
             timeout: seconds; ``None`` means the setting ``collective_timeout``.
 
@@ -64,21 +78,35 @@ class Exchanges:
             DataError: an array without rows to deal. ConfigError: splits, or rows without splits, that do not
             add up. MismatchError: ranks disagree. CommunicatorError as in any collective.
         """
-        result: Array | tuple[Array, Array] = self.alltoall_async(array, splits, name=name).wait(timeout)
+        handle = self.alltoall_async(array, splits, out=out, name=name)
+        result: Array | tuple[Array, Array] = handle.wait(timeout)
         return result
 
     def alltoall_async(
-        self, array: Any, splits: Sequence[int] | None = None, *, name: str | None = None
+        self,
+        array: Any,
+        splits: Sequence[int] | None = None,
+        *,
+        out: Array | None = None,
+        name: str | None = None,
     ) -> Handle:
         """Start :meth:`alltoall`; ``wait()`` returns its result."""
         source = self._rows(array, "alltoall", name)
         counts = [] if splits is None else _whole_numbers(splits, "alltoall")
         if splits is not None and not counts:
             raise DataError(f"alltoall: splits is empty; give {self.size} numbers of rows, one for each rank")
-        native = self._core.alltoall(buffer_of(source, writable=False), counts, name or "")
+        operation = _called("alltoall", name)
+        target = None
+        if out is not None:
+            source, target = rows_output(out, source, operation)
+        place = None if target is None else buffer_of(target, writable=True)
+        native = self._core.alltoall(buffer_of(source, writable=False), counts, name or "", place)
 
         def finish(native: _core.Handle) -> Array | tuple[Array, Array]:
-            received = _taken(native, source)
+            if target is None:
+                received = _taken(native, source)
+            else:
+                received = check_rows(target, sum(shape[0] for shape in native.result_shapes()), operation)
             if splits is None:
                 return received
             return received, np.array([shape[0] for shape in native.result_shapes()], dtype=np.int64)

@@ -360,17 +360,24 @@ def broadcast_async(
 def allgather(
     array: Any,
     *,
+    out: Array | None = None,
     name: str | None = None,
     timeout: float | None = None,
     process_set: ProcessSet | None = None,
 ) -> Array:
     """Concatenate the arrays of all ranks; see :meth:`Communicator.allgather`."""
-    return _of(process_set, "allgather").allgather(array, name=name, timeout=timeout)
+    return _of(process_set, "allgather").allgather(array, out=out, name=name, timeout=timeout)
 
 
-def allgather_async(array: Any, *, name: str | None = None, process_set: ProcessSet | None = None) -> Handle:
+def allgather_async(
+    array: Any,
+    *,
+    out: Array | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Handle:
     """Start an allgather; see :meth:`Communicator.allgather_async`."""
-    return _of(process_set, "allgather").allgather_async(array, name=name)
+    return _of(process_set, "allgather").allgather_async(array, out=out, name=name)
 
 
 @overload
@@ -378,6 +385,7 @@ def alltoall(
     array: Any,
     splits: None = None,
     *,
+    out: Array | None = None,
     name: str | None = None,
     timeout: float | None = None,
     process_set: ProcessSet | None = None,
@@ -389,6 +397,7 @@ def alltoall(
     array: Any,
     splits: Sequence[int],
     *,
+    out: Array | None = None,
     name: str | None = None,
     timeout: float | None = None,
     process_set: ProcessSet | None = None,
@@ -399,12 +408,13 @@ def alltoall(
     array: Any,
     splits: Sequence[int] | None = None,
     *,
+    out: Array | None = None,
     name: str | None = None,
     timeout: float | None = None,
     process_set: ProcessSet | None = None,
 ) -> Array | tuple[Array, Array]:
     """Send rows to every rank and receive some from each; see :meth:`Communicator.alltoall`."""
-    handle = _of(process_set, "alltoall").alltoall_async(array, splits, name=name)
+    handle = _of(process_set, "alltoall").alltoall_async(array, splits, out=out, name=name)
     result: Array | tuple[Array, Array] = handle.wait(timeout)
     return result
 
@@ -413,11 +423,12 @@ def alltoall_async(
     array: Any,
     splits: Sequence[int] | None = None,
     *,
+    out: Array | None = None,
     name: str | None = None,
     process_set: ProcessSet | None = None,
 ) -> Handle:
     """Start an alltoall; see :meth:`Communicator.alltoall_async`."""
-    return _of(process_set, "alltoall").alltoall_async(array, splits, name=name)
+    return _of(process_set, "alltoall").alltoall_async(array, splits, out=out, name=name)
 
 
 def gather(

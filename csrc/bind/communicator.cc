@@ -142,16 +142,17 @@ PyHandle PyCommunicator::broadcast(PyBuffer& buffer, int root, std::string name)
   return submit(std::move(request), {buffer.owner});
 }
 
-PyHandle PyCommunicator::allgather(PyBuffer& input, std::string name) {
-  return rows_of(Kind::allgather, &input, -1, {}, std::move(name));
+PyHandle PyCommunicator::allgather(PyBuffer& input, std::string name, PyBuffer* output) {
+  return rows_of(Kind::allgather, &input, -1, {}, std::move(name), output);
 }
 
 PyHandle PyCommunicator::gather(PyBuffer& input, int root, std::string name) {
   return rows_of(Kind::gather, &input, root, {}, std::move(name));
 }
 
-PyHandle PyCommunicator::alltoall(PyBuffer& input, std::vector<int64_t> splits, std::string name) {
-  return rows_of(Kind::alltoall, &input, -1, std::move(splits), std::move(name));
+PyHandle PyCommunicator::alltoall(PyBuffer& input, std::vector<int64_t> splits, std::string name,
+                                  PyBuffer* output) {
+  return rows_of(Kind::alltoall, &input, -1, std::move(splits), std::move(name), output);
 }
 
 PyHandle PyCommunicator::scatter(PyBuffer* input, int root, std::vector<int64_t> splits, std::string name) {
@@ -159,7 +160,7 @@ PyHandle PyCommunicator::scatter(PyBuffer* input, int root, std::vector<int64_t>
 }
 
 PyHandle PyCommunicator::rows_of(Kind kind, PyBuffer* input, int root, std::vector<int64_t> splits,
-                                 std::string name) {
+                                 std::string name, PyBuffer* output) {
   Request request;
   request.kind = kind;
   request.name = std::move(name);
@@ -170,6 +171,13 @@ PyHandle PyCommunicator::rows_of(Kind kind, PyBuffer* input, int root, std::vect
     request.dtype = input->dtype;
     request.tensors.push_back({input->data, nullptr, input->shape, input->bytes});
     owners.push_back(input->owner);
+  }
+  if (output != nullptr) {
+    if (!output->writable) raise(Code::config, "the output is read-only");
+    if (input->data < output->data + output->bytes && output->data < input->data + input->bytes)
+      raise(Code::config, "input and output overlap; use separate arrays");
+    request.output = ring::Output{output->data, output->bytes};
+    owners.push_back(output->owner);
   }
   return submit(std::move(request), std::move(owners));
 }
@@ -423,11 +431,13 @@ void register_communicator(py::module_& module) {
       .def("allreduce", &C::allreduce, py::arg("inputs"), py::arg("outputs"), py::arg("op"), py::arg("name"),
            py::arg("prescale"), py::arg("postscale"))
       .def("broadcast", &C::broadcast, py::arg("buffer"), py::arg("root"), py::arg("name"))
-      .def("allgather", &C::allgather, py::arg("input"), py::arg("name"))
+      .def("allgather", &C::allgather, py::arg("input"), py::arg("name"),
+           py::arg("output").none(true) = py::none())
       .def("reducescatter", &C::reducescatter, py::arg("input"), py::arg("output"), py::arg("op"),
            py::arg("name"))
       .def("gather", &C::gather, py::arg("input"), py::arg("root"), py::arg("name"))
-      .def("alltoall", &C::alltoall, py::arg("input"), py::arg("splits"), py::arg("name"))
+      .def("alltoall", &C::alltoall, py::arg("input"), py::arg("splits"), py::arg("name"),
+           py::arg("output").none(true) = py::none())
       .def("scatter", &C::scatter, py::arg("input").none(true), py::arg("root"), py::arg("splits"),
            py::arg("name"))
       .def("join", &C::join)

@@ -21,9 +21,9 @@ class PyCommunicator {
   PyHandle allreduce(const std::vector<PyBuffer*>& inputs, const std::vector<PyBuffer*>& outputs,
                      const std::string& op, std::string name, double prescale, double postscale);
   PyHandle broadcast(PyBuffer& buffer, int root, std::string name);
-  PyHandle allgather(PyBuffer& input, std::string name);
+  PyHandle allgather(PyBuffer& input, std::string name, PyBuffer* output);
   PyHandle gather(PyBuffer& input, int root, std::string name);
-  PyHandle alltoall(PyBuffer& input, std::vector<int64_t> splits, std::string name);
+  PyHandle alltoall(PyBuffer& input, std::vector<int64_t> splits, std::string name, PyBuffer* output);
   PyHandle scatter(PyBuffer* input, int root, std::vector<int64_t> splits, std::string name);
   PyHandle join();
   PyHandle reducescatter(PyBuffer& input, PyBuffer& output, const std::string& op, std::string name);
@@ -44,7 +44,8 @@ class PyCommunicator {
   const ring::Engine& engine() const { return *engine_; }
 
  private:
-  PyHandle rows_of(ring::Kind kind, PyBuffer* input, int root, std::vector<int64_t> splits, std::string name);
+  PyHandle rows_of(ring::Kind kind, PyBuffer* input, int root, std::vector<int64_t> splits, std::string name,
+                   PyBuffer* output = nullptr);
   PyHandle submit(ring::Request request, std::vector<pybind11::object> owners);
   PyHandle start(ring::MessagePtr message, std::vector<pybind11::object> owners);
   double message_timeout(double timeout) const;

@@ -15,7 +15,7 @@ namespace {
 
 // Bytes that the ring made; offered to Python through the buffer protocol.
 struct OwnedBytes {
-  std::unique_ptr<std::byte[]> data;
+  ring::Room data;
   size_t bytes = 0;
 };
 

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/room.h"
 #include "base/status.h"
 
 namespace ring {
@@ -19,7 +20,7 @@ namespace ring {
 // What is made here because only the ring learns its size: the result of an allgather, or a message that was
 // received without a place for it.
 struct GatherResult {
-  std::unique_ptr<std::byte[]> data;
+  Room data;
   size_t bytes = 0;
   std::vector<int64_t> rows;   // allgather: first dimension of each rank's input
   DType dtype = DType::uint8;  // message: as it was sent

@@ -32,7 +32,7 @@ std::string Message::title() const {
 
 bool Message::prepare(const Looks& coming) {
   if (!any) return true;
-  gathered.data.reset(new (std::nothrow) std::byte[coming.bytes + 1]);  // + 1: never null for being empty
+  gathered.data = make_room(coming.bytes);
   if (gathered.data == nullptr) return false;
   gathered.bytes = coming.bytes;
   gathered.dtype = coming.dtype;

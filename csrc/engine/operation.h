@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ struct Tensor {
   size_t bytes = 0;
 };
 
+// Where the rows of an allgather or alltoall may go, if they are as many.
+struct Output {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
 struct Request {
   Kind kind = Kind::barrier;
   std::string name;
@@ -29,7 +36,8 @@ struct Request {
   double postscale = 1;
   std::vector<Tensor> tensors;
   std::vector<int64_t>
-      splits;           // rows for each rank: of an alltoall, empty for equal parts; of a scatter's root
+      splits;  // rows for each rank: of an alltoall, empty for equal parts; of a scatter's root
+  std::optional<Output> output;
   double timeout = -1;  // seconds from submission; negative: the communicator's collective_timeout
 };
 

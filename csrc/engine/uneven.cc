@@ -61,13 +61,19 @@ Status Uneven::sizes_of(const Numbers& rows, size_t row_bytes, std::vector<size_
   return {};
 }
 
-Status Uneven::make_room(const std::vector<size_t>& sizes, const Operation& operation,
-                         GatherResult* result) const {
-  result->bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
-  result->data.reset(new (std::nothrow) std::byte[std::max<size_t>(result->bytes, 1)]);
-  if (result->data != nullptr) return {};
+Status Uneven::find_room(const std::vector<size_t>& sizes, Operation& operation, std::byte** room) const {
+  GatherResult& result = operation.gathered;
+  result.bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
+  const std::optional<Output>& output = operation.request.output;
+  if (output && output->bytes == result.bytes) {
+    *room = output->data;
+    return {};
+  }
+  result.data = make_room(result.bytes);
+  *room = result.data.get();
+  if (result.data != nullptr) return {};
   return Status(Code::aborted,
-                "rank " + std::to_string(rank()) + " has no memory for the " + std::to_string(result->bytes) +
+                "rank " + std::to_string(rank()) + " has no memory for the " + std::to_string(result.bytes) +
                     " bytes that " + operation.title() + " gives it",
                 rank());
 }
@@ -80,9 +86,10 @@ Status Uneven::allgather(Operation& operation) {
   for (const Numbers& one : all) result.rows.push_back(one[0]);
   std::vector<size_t> sizes;
   RING_TRY(sizes_of(result.rows, row_bytes_of(tensor, operation.request.dtype), &sizes));
-  RING_TRY(make_room(sizes, operation, &result));
+  std::byte* room = nullptr;
+  RING_TRY(find_room(sizes, operation, &room));
   if (result.bytes == 0) return {};
-  return fabric_.group().allgather(tensor.in, sizes, result.data.get(), operation.deadline);
+  return fabric_.group().allgather(tensor.in, sizes, room, operation.deadline);
 }
 
 Status Uneven::gather(Operation& operation) {
@@ -98,9 +105,10 @@ Status Uneven::gather(Operation& operation) {
   std::vector<size_t> sends(sizes.size(), 0);
   sends[static_cast<size_t>(root)] = sizes[static_cast<size_t>(rank())];
   if (rank() != root) std::fill(sizes.begin(), sizes.end(), 0);
-  RING_TRY(make_room(sizes, operation, &result));
+  std::byte* room = nullptr;
+  RING_TRY(find_room(sizes, operation, &room));
   if (longest == 0) return {};
-  return fabric_.group().alltoall(tensor.in, slices_of(sends), result.data.get(), slices_of(sizes), longest,
+  return fabric_.group().alltoall(tensor.in, slices_of(sends), room, slices_of(sizes), longest,
                                   operation.deadline);
 }
 
@@ -126,10 +134,11 @@ Status Uneven::alltoall(Operation& operation) {
   RING_TRY(sizes_of(mine, row_bytes, &sends));
   RING_TRY(sizes_of(result.rows, row_bytes, &receives));
   RING_TRY(sizes_of({most}, row_bytes, &longest));
-  RING_TRY(make_room(receives, operation, &result));
+  std::byte* room = nullptr;
+  RING_TRY(find_room(receives, operation, &room));
   if (longest[0] == 0) return {};
-  return fabric_.group().alltoall(tensor.in, slices_of(sends), result.data.get(), slices_of(receives),
-                                  longest[0], operation.deadline);
+  return fabric_.group().alltoall(tensor.in, slices_of(sends), room, slices_of(receives), longest[0],
+                                  operation.deadline);
 }
 
 Status Uneven::scatter(Operation& operation) {
@@ -154,10 +163,11 @@ Status Uneven::scatter(Operation& operation) {
   std::vector<size_t> receives(n, 0);
   receives[root] = sizes[static_cast<size_t>(rank())];
   if (request.root != rank()) std::fill(sizes.begin(), sizes.end(), 0);
-  RING_TRY(make_room(receives, operation, &result));
+  std::byte* room = nullptr;
+  RING_TRY(find_room(receives, operation, &room));
   if (longest == 0) return {};
   const std::byte* in = request.root == rank() ? request.tensors[0].in : nullptr;
-  return fabric_.group().alltoall(in, slices_of(sizes), result.data.get(), slices_of(receives), longest,
+  return fabric_.group().alltoall(in, slices_of(sizes), room, slices_of(receives), longest,
                                   operation.deadline);
 }
 

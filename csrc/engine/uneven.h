@@ -31,9 +31,11 @@ class Uneven {
 
   // Everybody's numbers to everybody; `count` of them from each, or any count if negative.
   Status share(const Operation& operation, const Numbers& mine, int64_t count, std::vector<Numbers>* all);
-  // Bytes of `rows` rows for each rank, and memory for their sum.
+  // Bytes of `rows` rows for each rank.
   Status sizes_of(const Numbers& rows, size_t row_bytes, std::vector<size_t>* sizes) const;
-  Status make_room(const std::vector<size_t>& sizes, const Operation& operation, GatherResult* result) const;
+  // Where rows of these sizes go: the caller's output if it is as large as their sum, else memory made for
+  // it.
+  Status find_room(const std::vector<size_t>& sizes, Operation& operation, std::byte** room) const;
 
   int rank() const { return fabric_.topology().rank; }
   int size() const { return fabric_.topology().size; }

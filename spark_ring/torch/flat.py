@@ -9,7 +9,17 @@ import torch
 from spark_ring.errors import DataError
 from spark_ring.torch.buffers import buffer_of
 
-__all__ = ["bring_home", "bytes_of", "check_alike", "fill", "listed", "received", "stacked"]
+__all__ = [
+    "apart",
+    "bring_home",
+    "bytes_of",
+    "check_alike",
+    "expect_bytes",
+    "fill",
+    "listed",
+    "received",
+    "stacked",
+]
 
 
 def listed(tensors: Any) -> list[torch.Tensor]:
@@ -37,6 +47,22 @@ def received(native: Any, dtype: torch.dtype, elements: int, verb: str) -> torch
     if elements == 0:
         return torch.empty(0, dtype=dtype)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype)
+
+
+def expect_bytes(native: Any, output: torch.Tensor, verb: str) -> None:
+    """Refuse an output that is larger or smaller than what came; then nothing was written to it."""
+    came = sum(shape[0] for shape in native.result_shapes())
+    if came != output.numel() * output.element_size():
+        raise DataError(
+            f"{verb}: the output has {output.numel()} elements of {output.dtype}; the ranks sent {came} "
+            f"bytes, which are {came / output.element_size():g}"
+        )
+
+
+def apart(source: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """Return the source, or a copy of it if it lies in the output's storage (a gather into the whole)."""
+    same = source.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
+    return source.clone() if same else source
 
 
 def stacked(native: Any, like: torch.Tensor, ranks: int) -> torch.Tensor:

@@ -12,7 +12,17 @@ import torch
 from spark_ring import _core
 from spark_ring.errors import DataError
 from spark_ring.torch.buffers import check_dense
-from spark_ring.torch.flat import bring_home, bytes_of, check_alike, fill, listed, received, stacked
+from spark_ring.torch.flat import (
+    apart,
+    bring_home,
+    bytes_of,
+    check_alike,
+    expect_bytes,
+    fill,
+    listed,
+    received,
+    stacked,
+)
 from spark_ring.torch.work import RingWork, Together
 
 __all__ = ["Moves", "Tensors"]
@@ -83,11 +93,17 @@ class Moves:
                 f"{input.numel() * self._core.size}"
             )
 
-        def finish(everybody: torch.Tensor) -> list[torch.Tensor]:
-            fill(output, everybody)
+        check_dense(input, "all_gather_into_tensor")
+        check_dense(output, "all_gather_into_tensor")
+        whole = output.detach().contiguous()
+        source = apart(input.detach().contiguous(), whole)
+        handle = self._core.allgather(bytes_of(source), "", bytes_of(whole))
+
+        def finish(_: Any) -> list[torch.Tensor]:
+            bring_home(whole, output)
             return [output]
 
-        return self._gather_all(input, finish)
+        return self._work(handle, finish)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RingWork:
         """Do :meth:`all_gather_single` for several pairs."""
@@ -172,12 +188,14 @@ class Moves:
             )
         splits = list(input_split_sizes) or [rows // self._core.size] * self._core.size
         row_bytes = input.numel() * input.element_size() // rows if rows else 0
-        handle = self._core.alltoall(
-            bytes_of(input.detach().contiguous()), [count * row_bytes for count in splits], ""
-        )
+        check_dense(output, "all_to_all_single")
+        whole = output.detach().contiguous()
+        source = bytes_of(apart(input.detach().contiguous(), whole))
+        handle = self._core.alltoall(source, [count * row_bytes for count in splits], "", bytes_of(whole))
 
         def finish(native: Any) -> list[torch.Tensor]:
-            fill(output, received(native, output.dtype, output.numel(), "all_to_all_single"))
+            expect_bytes(native, output, "all_to_all_single")
+            bring_home(whole, output)
             return [output]
 
         return self._work(handle, finish)

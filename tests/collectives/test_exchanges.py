@@ -51,6 +51,53 @@ def test_rows_arrive_where_they_belong(transport: str, size: int) -> None:
     together(work, size, **_settings(transport))
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_rows_go_where_the_caller_wants_them(transport: str, size: int) -> None:
+    """``out=``: ordinary and shared arrays; part of the input; too short on one rank; not like the input."""
+
+    def work(comm: Communicator) -> None:
+        mine = _values(comm.rank, 1000 + comm.rank, (3,), "float32")
+        whole = comm.allgather(mine)
+        for target in (np.empty_like(whole), comm.empty(whole.shape, "float32")):
+            assert comm.allgather(mine, out=target) is target
+            np.testing.assert_array_equal(target, whole)
+        start = sum(1000 + r for r in range(comm.rank))
+        assert comm.allgather(target[start : start + len(mine)], out=target) is target  # its own place
+        np.testing.assert_array_equal(target, whole)
+
+        splits = [300 + 10 * r for r in range(size)]
+        dealt = _values(comm.rank, sum(splits), (2,), "int16")
+        expected, counts = comm.alltoall(dealt, splits)
+        found, again = comm.alltoall(dealt, splits, out=np.empty_like(expected))
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(again, counts)
+
+        short = np.empty((len(whole) - (comm.rank == 0), 3), np.float32)
+        if comm.rank == 0:
+            with pytest.raises(DataError, match=rf"has {len(whole) - 1} rows and {len(whole)} came"):
+                comm.allgather(mine, out=short)
+        else:
+            np.testing.assert_array_equal(comm.allgather(mine, out=short), whole)
+        for wrong in (np.empty((len(whole), 2), np.float32), np.empty(whole.shape, np.float64), "text"):
+            with pytest.raises(DataError, match="output must"):
+                comm.allgather(mine, out=wrong)  # type: ignore[arg-type]
+        assert comm.allreduce(np.ones(3)).tolist() == [size] * 3  # everybody is still in step
+
+    together(work, size, **_settings(transport))
+
+
+def test_large_results_come_in_memory_that_can_be_kept() -> None:
+    """Larger than a huge page, kept while others come and go."""
+
+    def work(comm: Communicator) -> None:
+        kept = [comm.allgather(np.full(3 << 20, comm.rank + turn, np.uint8)) for turn in range(3)]
+        for turn, result in enumerate(kept):
+            assert (result.reshape(2, -1) == [[turn], [turn + 1]]).all()
+
+    together(work, 2, transport="shm")
+
+
 def _check_alltoall(comm: Communicator, dtype: str, tail: tuple[int, ...], salt: int) -> None:
     matrix = [[_rows(r, to, salt) for to in range(comm.size)] for r in range(comm.size)]
     inputs = [_values(r, sum(matrix[r]), tail, dtype) for r in range(comm.size)]

@@ -3,6 +3,6 @@
 namespace ring {
 
 extern const Kernels avx2_kernels;
-const Kernels avx2_kernels{"avx2", fold_to, scale, widen, narrow};
+const Kernels avx2_kernels{"avx2", fold_to, scale, stream, widen, narrow};
 
 }  // namespace ring

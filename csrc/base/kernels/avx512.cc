@@ -3,6 +3,6 @@
 namespace ring {
 
 extern const Kernels avx512_kernels;
-const Kernels avx512_kernels{"avx512", fold_to, scale, widen, narrow};
+const Kernels avx512_kernels{"avx512", fold_to, scale, stream, widen, narrow};
 
 }  // namespace ring

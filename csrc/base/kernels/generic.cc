@@ -9,6 +9,6 @@ constexpr const char* kName = "generic";
 #endif
 
 extern const Kernels generic_kernels;
-const Kernels generic_kernels{kName, fold_to, scale, widen, narrow};
+const Kernels generic_kernels{kName, fold_to, scale, stream, widen, narrow};
 
 }  // namespace ring

@@ -28,6 +28,9 @@ struct Kernels {
   // dst[i] = factor * src[i], for floating types. dst may be src.
   void (*scale)(DType dtype, std::byte* dst, const std::byte* src, size_t count, double factor);
 
+  // memcpy past the caches, for what is too large to be found there when it is needed.
+  void (*stream)(std::byte* dst, const std::byte* src, size_t bytes);
+
   // float16, bfloat16 and float32 to float32 and back, rounding to nearest even.
   void (*widen)(DType dtype, float* dst, const std::byte* src, size_t count);
   void (*narrow)(DType dtype, std::byte* dst, const float* src, size_t count);

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -401,6 +401,29 @@ void scale(DType dtype, std::byte* dst, const std::byte* src, size_t count, doub
     default:
       return;  // check_reduction refuses scales for other types
   }
+}
+
+void stream(std::byte* dst, const std::byte* src, size_t bytes) {
+#if defined(__AVX2__)
+  const size_t skip = (64 - reinterpret_cast<uintptr_t>(dst) % 64) % 64;
+  if (bytes < skip + 4096) {
+    std::memcpy(dst, src, bytes);
+    return;
+  }
+  std::memcpy(dst, src, skip);
+  size_t at = skip;
+  for (; at + 64 <= bytes; at += 64) {
+    const auto* from = reinterpret_cast<const __m256i*>(src + at);
+    auto* to = reinterpret_cast<__m256i*>(dst + at);
+    const __m256i low = _mm256_loadu_si256(from), high = _mm256_loadu_si256(from + 1);
+    _mm256_stream_si256(to, low);
+    _mm256_stream_si256(to + 1, high);
+  }
+  std::memcpy(dst + at, src + at, bytes - at);
+  _mm_sfence();
+#else
+  std::memcpy(dst, src, bytes);
+#endif
 }
 
 void widen(DType dtype, float* dst, const std::byte* src, size_t count) {
