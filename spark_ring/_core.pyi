@@ -13,6 +13,8 @@ class Options:
     segment_bytes: int
     fusion_bytes: int
     arena_bytes: int
+    autotune: bool
+    autotune_log: str
     socket_buffer_bytes: int
     spin_microseconds: int  # -1 decides
     connect_timeout: float

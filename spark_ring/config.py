@@ -67,6 +67,13 @@ class Settings:
         "made; 0 turns shared arrays off.",
         low=0,
     )
+    autotune: bool = _setting(
+        False,
+        "Try smaller fusion_bytes and segment_bytes while training and keep what moves bytes fastest.",
+    )
+    autotune_log: str = _setting(
+        "", "File for what autotune tried (CSV, written by rank 0 of the world); empty: none."
+    )
     socket_buffer_bytes: int = _setting(
         0, "SO_SNDBUF and SO_RCVBUF of data connections, bytes; 0 leaves the kernel's choice.", low=0
     )

@@ -22,7 +22,7 @@ import hmac
 import json
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from spark_ring import objects, peers
@@ -166,7 +166,7 @@ def _connect(
             size,
             exchange,
             lambda: secret,
-            lineage.settings,
+            replace(lineage.settings, autotune_log=""),  # the log is the world's
             toward=lineage.toward,
             group=asked.title(parent),
         )

@@ -132,6 +132,8 @@ def options_from(settings: Settings) -> _core.Options:
     options.segment_bytes = settings.segment_bytes
     options.fusion_bytes = settings.fusion_bytes
     options.arena_bytes = settings.arena_bytes
+    options.autotune = settings.autotune
+    options.autotune_log = settings.autotune_log
     options.socket_buffer_bytes = settings.socket_buffer_bytes
     options.spin_microseconds = settings.spin_microseconds
     options.connect_timeout = settings.connect_timeout

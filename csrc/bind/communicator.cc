@@ -282,6 +282,15 @@ py::dict PyCommunicator::statistics(bool reset) {
   result["wakeups"] = counts.wakeups.load();
   result["seconds"] = static_cast<double>(counts.busy_us.load()) * 1e-6;
   result["strangers"] = engine_->strangers();
+  result["autotune"] = py::none();
+  if (const auto tuning = engine_->tuning()) {
+    py::dict state;
+    state["fusion_bytes"] = tuning->choice.fusion_bytes;
+    state["segment_bytes"] = tuning->choice.segment_bytes;
+    state["windows"] = tuning->windows;
+    state["over"] = tuning->over;
+    result["autotune"] = state;
+  }
   if (generation_ != ring::fork_generation()) return result;
   py::list table;
   for (const ring::LedgerLine& line : engine_->ledger(reset)) {

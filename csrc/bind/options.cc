@@ -14,6 +14,8 @@ void register_options(py::module_& module) {
       .def_readwrite("segment_bytes", &ring::Options::segment_bytes)
       .def_readwrite("fusion_bytes", &ring::Options::fusion_bytes)
       .def_readwrite("arena_bytes", &ring::Options::arena_bytes)
+      .def_readwrite("autotune", &ring::Options::autotune)
+      .def_readwrite("autotune_log", &ring::Options::autotune_log)
       .def_readwrite("socket_buffer_bytes", &ring::Options::socket_buffer_bytes)
       .def_readwrite("spin_microseconds", &ring::Options::spin_microseconds)
       .def_readwrite("connect_timeout", &ring::Options::connect_timeout)

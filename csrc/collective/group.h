@@ -41,6 +41,9 @@ class Group {
   virtual ~Group() = default;
   // By which algorithm the last operation went; for statistics.
   const char* algorithm() const { return algorithm_; }
+  // From now on work in segments of that size, which is at most the one the group was made with. All ranks
+  // change it before the same operation.
+  virtual void set_segment(size_t bytes) { (void)bytes; }
   // What allreduce would compute for one tensor of `bytes`, given everybody's input: the same bits.
   virtual void fold_all(const std::byte* const* inputs, int ranks, std::byte* out, size_t bytes,
                         const Reduction& reduction) const {

@@ -52,6 +52,7 @@ class ShmGroup final : public Group {
     counters(index_).blind.store(arena_ == nullptr, std::memory_order_release);
   }
 
+  void set_segment(size_t bytes) override { layout_.set_segment(bytes); }
   Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) override;
   Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) override;
   Status allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
@@ -101,7 +102,7 @@ class ShmGroup final : public Group {
   uint64_t blocks(size_t bytes, size_t unit) const { return (bytes + unit - 1) / unit; }
 
   std::byte* const base_;
-  const ShmLayout layout_;
+  ShmLayout layout_;
   const std::vector<int> members_;
   const int index_;
   const WaitPolicy policy_;

@@ -46,9 +46,15 @@ class ShmLayout {
   static constexpr int kDepth = 2;  // blocks in flight
 
   ShmLayout(int ranks, size_t segment_bytes) : ranks_(static_cast<size_t>(ranks)) {
-    slice_bytes_ = round_up(std::max<size_t>(64, segment_bytes / ranks_), 64);
+    set_segment(segment_bytes);
+    stride_ = block_bytes_;
     payload_bytes_ = std::clamp<size_t>((size_t{128} << 10) / ranks_, 4096, 32768);
     slot_bytes_ = round_up(offsetof(ExchangeSlot, payload) + payload_bytes_, kLine);
+  }
+
+  // Makes blocks smaller, or as large again as they were made; everything stays in its place.
+  void set_segment(size_t segment_bytes) {
+    slice_bytes_ = round_up(std::max<size_t>(64, segment_bytes / ranks_), 64);
     block_bytes_ = round_up(slice_bytes_ * ranks_, kLine);
   }
 
@@ -56,7 +62,7 @@ class ShmLayout {
   size_t block_bytes() const { return block_bytes_; }
   size_t payload_bytes() const { return payload_bytes_; }
   // Whole pages, so that the arena begins with one.
-  size_t total_bytes() const { return round_up(results_at() + ranks_ * kDepth * block_bytes_, 4096); }
+  size_t total_bytes() const { return round_up(results_at() + ranks_ * kDepth * stride_, 4096); }
 
   Counters& counters(std::byte* base, int rank) const {
     return *reinterpret_cast<Counters*>(base + kLine + index(rank) * sizeof(Counters));
@@ -69,10 +75,10 @@ class ShmLayout {
     return *reinterpret_cast<Notice*>(base + notices_at() + index(rank) * kNoticeBytes);
   }
   std::byte* staging(std::byte* base, int rank, uint64_t block) const {
-    return base + staging_at() + (index(rank) * kDepth + block % kDepth) * block_bytes_;
+    return base + staging_at() + (index(rank) * kDepth + block % kDepth) * stride_;
   }
   std::byte* result(std::byte* base, int rank, uint64_t block) const {
-    return base + results_at() + (index(rank) * kDepth + block % kDepth) * block_bytes_;
+    return base + results_at() + (index(rank) * kDepth + block % kDepth) * stride_;
   }
 
  private:
@@ -82,13 +88,14 @@ class ShmLayout {
   size_t slots_at() const { return kLine + ranks_ * sizeof(Counters); }
   size_t notices_at() const { return round_up(slots_at() + ranks_ * 2 * slot_bytes_, kLine); }
   size_t staging_at() const { return round_up(notices_at() + ranks_ * kNoticeBytes, 4096); }
-  size_t results_at() const { return staging_at() + ranks_ * kDepth * block_bytes_; }
+  size_t results_at() const { return staging_at() + ranks_ * kDepth * stride_; }
 
   size_t ranks_;
   size_t slice_bytes_;
   size_t payload_bytes_;
   size_t slot_bytes_;
   size_t block_bytes_;
+  size_t stride_;  // from one block to the next
 };
 
 }  // namespace ring

@@ -23,6 +23,7 @@ namespace ring {
 class TcpDirect {
  public:
   TcpDirect(std::vector<Link> links, int index, size_t segment_bytes, WaitPolicy policy, Watch& watch);
+  void set_segment(size_t bytes) { segment_bytes_ = bytes < 128 ? 64 : bytes / 64 * 64; }
 
   // Slices are bytes. With `gather`, `out` gets everything; without, it is this rank's slice alone.
   Status run(const std::byte* in, std::byte* out, const Slices& slices, const Reduction& reduction,
@@ -52,7 +53,7 @@ class TcpDirect {
 
   const std::vector<Link> links_;  // links_[index_] is unused
   const int index_;
-  const size_t segment_bytes_;  // a multiple of every item size
+  size_t segment_bytes_;  // a multiple of every item size
   const WaitPolicy policy_;
   Watch& watch_;
   std::vector<Peer> peers_;

@@ -39,6 +39,11 @@ class TcpGroup final : public Group {
   // `data` are this rank's data connections by global rank; `members` the global ranks of the group.
   TcpGroup(const std::vector<Socket>& data, std::vector<int> members, int index, TcpTools tools);
 
+  void set_segment(size_t bytes) override {
+    stream_.set_segment(bytes);
+    direct_.set_segment(bytes);
+    pairs_.set_segment(bytes);
+  }
   Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) override;
   Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) override;
   Status allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,

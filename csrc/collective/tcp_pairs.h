@@ -18,6 +18,7 @@ namespace ring {
 class TcpPairs {
  public:
   // links[index] is unused.
+  void set_segment(size_t bytes) { segment_bytes_ = bytes; }
   TcpPairs(std::vector<Link> links, int index, size_t segment_bytes, WaitPolicy policy, Watch& watch)
       : links_(std::move(links)),
         index_(index),
@@ -38,7 +39,7 @@ class TcpPairs {
 
   const std::vector<Link> links_;
   const int index_;
-  const size_t segment_bytes_;
+  size_t segment_bytes_;
   const WaitPolicy policy_;
   Watch& watch_;
   int64_t looked_ = 0;

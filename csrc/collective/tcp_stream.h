@@ -45,8 +45,10 @@ Status connection_lost(Watch& watch, int rank);
 
 class TcpStream {
  public:
-  TcpStream(size_t segment_bytes, WaitPolicy policy, Watch& watch)
-      : segment_bytes_(segment_bytes < 64 ? 64 : segment_bytes), policy_(policy), watch_(watch) {}
+  TcpStream(size_t segment_bytes, WaitPolicy policy, Watch& watch) : policy_(policy), watch_(watch) {
+    set_segment(segment_bytes);
+  }
+  void set_segment(size_t bytes) { segment_bytes_ = bytes < 64 ? 64 : bytes; }
 
   // Sends to `to`, receives from `from` (which may be the same connection); reduces with dtype and op.
   Status run(const Transfer& transfer, Link to, Link from, DType dtype, ReduceOp op, Deadline deadline);
@@ -57,7 +59,7 @@ class TcpStream {
   IoResult send_some(const Transfer& transfer, Progress& at, Link to) const;
   Status wait(const Progress& at, Link to, Link from, bool sending, bool receiving, Deadline deadline);
 
-  const size_t segment_bytes_;
+  size_t segment_bytes_;
   const WaitPolicy policy_;
   Watch& watch_;
   std::vector<std::byte> scratch_;  // bytes that arrived and wait to be reduced

@@ -51,6 +51,13 @@ TwoLevelGroup::TwoLevelGroup(std::vector<std::vector<int>> hosts, int rank, std:
   }
 }
 
+void TwoLevelGroup::set_segment(size_t bytes) {
+  tools_.segment_bytes = bytes;
+  if (local_ != nullptr) local_->set_segment(bytes);
+  if (cross_ != nullptr) cross_->set_segment(bytes);
+  flat_->set_segment(bytes);
+}
+
 Status TwoLevelGroup::reduce_inside(const Pieces& pieces, const Slices& slices, const Reduction& reduction,
                                     std::byte* mine, Deadline deadline) {
   if (local_ != nullptr) return local_->reduce_slices(pieces, slices, reduction, mine, deadline);

@@ -23,6 +23,7 @@ class TwoLevelGroup final : public Group {
   TwoLevelGroup(std::vector<std::vector<int>> hosts, int rank, std::unique_ptr<ShmGroup> local,
                 const std::vector<Socket>& data, TcpTools tools);
 
+  void set_segment(size_t bytes) override;
   Status allreduce(const Pieces& pieces, const Reduction& reduction, Deadline deadline) override;
   Status broadcast(std::byte* data, size_t bytes, int root, Deadline deadline) override;
   Status allgather(const std::byte* in, const std::vector<size_t>& bytes, std::byte* out,
@@ -46,7 +47,7 @@ class TwoLevelGroup final : public Group {
   int owners_ = 0;  // L
   std::unique_ptr<ShmGroup> local_;
   const std::vector<Socket>& data_;
-  const TcpTools tools_;
+  TcpTools tools_;
   std::unique_ptr<TcpGroup> flat_;
   std::unique_ptr<TcpGroup> cross_;  // the ranks that own this rank's slice; null if it owns none
 };

@@ -60,6 +60,16 @@ Result<std::unique_ptr<Engine>> Engine::connect(Listener listener, int rank,
   engine->executor_ =
       std::make_unique<Executor>(made, engine->lookout_, static_cast<size_t>(options.fusion_bytes),
                                  engine->statistics_, engine->stalls_);
+  if (options.autotune && size > 1) {
+    const Choice largest{static_cast<size_t>(options.fusion_bytes),
+                         static_cast<size_t>(options.segment_bytes)};
+    auto tuning =
+        std::make_unique<Tuning>(largest, [&made](size_t bytes) { made.group().set_segment(bytes); });
+    if (rank == 0 && !options.autotune_log.empty()) {
+      if (Status status = tuning->open_log(options.autotune_log); !status.ok()) return status;
+    }
+    engine->executor_->tune(std::move(tuning));
+  }
   engine->lookout_.count_waits(size);
   engine->stalls_.attach(&made.exchange(), &made.control());
   engine->lookout_.inspect(&engine->stalls_);

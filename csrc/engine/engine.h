@@ -12,6 +12,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -65,6 +66,11 @@ class Engine {
     return executor_->timeline().start(path, topology_.rank, topology_.size);
   }
   std::vector<LedgerLine> ledger(bool reset) { return executor_->ledger().read(reset); }
+  // What autotune has chosen; none if it is off.
+  std::optional<Tuning::State> tuning() const {
+    const Tuning* tuning = executor_->tuning();
+    return tuning != nullptr ? std::optional(tuning->state()) : std::nullopt;
+  }
   std::vector<int64_t> waits(bool reset) { return lookout_.waits(reset); }
   void reset_statistics() { statistics_.reset(); }
   void stop_timeline() { executor_->timeline().stop(); }

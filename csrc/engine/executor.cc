@@ -46,10 +46,13 @@ bool Executor::complete(Operation& operation, const std::vector<Incoming>& incom
 Status Executor::run(const Express& express, const std::vector<Incoming>& incoming, const Began& began,
                      Deadline deadline) {
   const bool carried = express.bytes <= fabric_.exchange().payload_limit();
+  if (tuning_ != nullptr && !carried) RING_TRY(tuning_->before(fabric_.control(), deadline, &lookout_));
   const Began start = carried ? began : Began{now_us(), lookout_.waited_us(), 0};
   RING_TRY(move(express, incoming, deadline));
+  const int64_t took = now_us() - start.us;
   ledger_.add({Kind::allreduce, carried ? "with the agreement" : fabric_.group().algorithm(), 1,
-               express.bytes, now_us() - start.us, lookout_.waited_us() - start.waited_us, 0});
+               express.bytes, took, lookout_.waited_us() - start.waited_us, 0});
+  if (tuning_ != nullptr && !carried) tuning_->count(express.bytes, took);
   return {};
 }
 

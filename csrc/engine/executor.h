@@ -11,6 +11,7 @@
 #include "engine/fusion.h"
 #include "engine/ledger.h"
 #include "engine/timeline.h"
+#include "engine/tuning.h"
 #include "engine/uneven.h"
 
 namespace ring {
@@ -59,25 +60,34 @@ class Executor {
     static const Bucket first{0};
     if (decision.carried && complete_now(decision, incoming)) {
       Statistics::add(statistics_.carried, 1);
-      enter_call(decision.run, first, began, "with the agreement");
+      enter_call(decision.run, first, began, "with the agreement", false);
       finished(decision.run[0]);
       return {};
     }
+    if (tuning_ != nullptr && decision.run[0]->request.kind == Kind::allreduce) {
+      *blamed = decision.run[0];
+      RING_TRY(tuning_->before(fabric_.control(), decision.run[0]->deadline, &lookout_));
+    }
     Began now{now_us(), lookout_.waited_us(), now_us()};
-    for (const Bucket& bucket : make_buckets(decision.run, fusion_bytes_)) {
+    const size_t fusion_bytes = tuning_ != nullptr ? tuning_->fusion_bytes() : fusion_bytes_;
+    for (const Bucket& bucket : make_buckets(decision.run, fusion_bytes)) {
       *blamed = decision.run[bucket[0]];
       inspector_.moving(decision.run, bucket);
       {
         const BucketSpan span(timeline_, decision.run, bucket);
         RING_TRY(run_bucket(decision.run, bucket));
       }
-      enter_call(decision.run, bucket, now, algorithm_of(*decision.run[bucket[0]]));
+      enter_call(decision.run, bucket, now, algorithm_of(*decision.run[bucket[0]]), true);
       now.us = now_us();
       now.waited_us = lookout_.waited_us();
       for (const size_t i : bucket) finished(decision.run[i]);
     }
     return {};
   }
+
+  // Tunes from now on; before the first operation.
+  void tune(std::unique_ptr<Tuning> tuning) { tuning_ = std::move(tuning); }
+  const Tuning* tuning() const { return tuning_.get(); }
 
   Trace& timeline() { return timeline_; }
   Ledger& ledger() { return ledger_; }
@@ -88,7 +98,7 @@ class Executor {
 
  private:
   void enter_call(const std::vector<OperationPtr>& batch, const Bucket& bucket, const Began& began,
-                  const char* algorithm) {
+                  const char* algorithm, bool moved) {
     const OperationPtr& first = batch[bucket[0]];
     Ledger::Call call{first->request.kind,
                       algorithm,
@@ -102,6 +112,8 @@ class Executor {
       call.queue_us += std::max<int64_t>(0, began.agreed_us - batch[i]->submitted_us);
     }
     ledger_.add(call);
+    if (moved && tuning_ != nullptr && call.kind == Kind::allreduce)
+      tuning_->count(call.bytes, call.seconds_us);
   }
   const char* algorithm_of(const Operation& operation) {
     const Kind kind = operation.request.kind;
@@ -127,6 +139,7 @@ class Executor {
   const size_t fusion_bytes_;
   Statistics& statistics_;
   StallInspector& inspector_;
+  std::unique_ptr<Tuning> tuning_;  // null: off
   Trace timeline_;
   Ledger ledger_;
   std::vector<const std::byte*> sources_;

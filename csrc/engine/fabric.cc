@@ -20,7 +20,7 @@ constexpr const char* kProtocol = "spark_ring protocol 1";
 std::string settings_text(const Options& options) {
   return std::string(kProtocol) + ", transport " + options.transport + ", segment_bytes " +
          std::to_string(options.segment_bytes) + ", fusion_bytes " + std::to_string(options.fusion_bytes) +
-         ", arena_bytes " + std::to_string(options.arena_bytes);
+         ", arena_bytes " + std::to_string(options.arena_bytes) + (options.autotune ? ", autotune" : "");
 }
 
 size_t segment_size(int local_size, const void* context) {

@@ -20,6 +20,8 @@ struct Options {
   int64_t segment_bytes = 256 * 1024;
   int64_t fusion_bytes = 32 * 1024 * 1024;
   int64_t arena_bytes = 0;  // addresses for the memory that each rank shares with its host's ranks; 0: none
+  bool autotune = false;
+  std::string autotune_log;  // of rank 0; empty: none
   int socket_buffer_bytes = 0;
   int64_t spin_microseconds = -1;
   double connect_timeout = 60;
