@@ -15,6 +15,7 @@
 namespace ring {
 namespace {
 
+constexpr int kReasonPatience = 50;  // times two milliseconds
 constexpr size_t kReadAtOnce = 128 * 1024;
 constexpr size_t kScratch = 256 * 1024;
 constexpr int kReads = 8;             // of one connection before the others get their turn
@@ -569,6 +570,11 @@ void Courier::look_around(bool tick) {
   }
   for (Peer* peer : gone) {
     Status why = look_(peer->rank);
+    for (int i = 0; i < kReasonPatience && why.ok();
+         ++i) {  // the reason may come a little later than the end
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      why = look_(peer->rank);
+    }
     Turn turn(*this);
     if (Status known = refusal(*peer); !known.ok()) why = known;
     if (why.ok()) {

@@ -405,7 +405,7 @@ void Engine::fail(Status status, const OperationPtr& blamed) {
 void Engine::record(const Status& failure, bool own) {
   failure_ = failure;
   ControlPlane& control = fabric_->control();
-  if (own || control.failure().ok() || control.discovered()) control.send_abort(failure);
+  if (own || control.failure().ok() || control.discovered()) tell(failure);
   const std::string since = failure.operation().empty() ? "" : " since " + failure.operation() + " failed";
   const Status later(failure.code(),
                      "the communicator cannot be used any more" + since + ": " + failure.message(),
@@ -415,6 +415,11 @@ void Engine::record(const Status& failure, bool own) {
   courier_->fail(later);
 }
 
+void Engine::tell(const Status& failure) {
+  fabric_->control().send_abort(failure);
+  told_ = true;
+}
+
 void Engine::abort(const std::string& reason) {
   const Status why(Code::aborted, reason, topology_.rank, "abort");
   queue_.shut(Status(Code::aborted, "this rank gave up: " + reason, topology_.rank));
@@ -422,7 +427,7 @@ void Engine::abort(const std::string& reason) {
   const std::lock_guard<std::mutex> lock(progress_);
   if (closed_ || !failure_.ok()) return;
   failure_ = why;
-  fabric_->control().send_abort(why);
+  tell(why);
   const Status later(Code::aborted, "this rank gave up: " + reason, topology_.rank);
   retire_arena(later);
   courier_->fail(later);
@@ -453,6 +458,8 @@ void Engine::close() {
     {
       const std::lock_guard<std::mutex> lock(progress_);
       in_good_order = failure_.ok();
+      // Who sees this rank's connections end has to know why, also if it has not heard of the failure yet.
+      if (!in_good_order && !closed_ && fabric_ != nullptr && !told_) tell(failure_);
     }
     courier_->close(Deadline::after(options_.close_timeout), in_good_order);
   }

@@ -100,6 +100,7 @@ class Engine {
   // Ends everything with a failure, tells the other ranks.
   void fail(Status status, const OperationPtr& blamed);
   void record(const Status& failure, bool own);
+  void tell(const Status& failure);
   // From now on no shared memory is handed out.
   void retire_arena(const Status& why);
   // For the courier: what is known of a peer's end, or (-1) of a failure.
@@ -121,6 +122,7 @@ class Engine {
   std::unique_ptr<Agreement> agreement_;
   std::unique_ptr<Executor> executor_;
   Status failure_;
+  bool told_ = false;  // all other ranks, of the failure
   bool closed_ = false;
 
   std::unique_ptr<Courier> courier_;  // has a lock and a thread of its own; constant once connected
