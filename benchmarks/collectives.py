@@ -67,8 +67,14 @@ def _run(options: argparse.Namespace) -> list[report.Result]:
                 if options.network in (None, network):
                     wanted = [name for name in names if options.peers is None or name in options.peers]
                     results += _measure_all(size, network, wanted, _cells(size, options), options)
+                    _keep(results, options, began, load)
     finally:
         remove_namespace()
+    return results
+
+
+def _keep(results: list[report.Result], options: argparse.Namespace, began: str, load: float) -> None:
+    """Write what there is so far: a long run that is cut short is not lost."""
     if options.json:
         facts = {
             "date": began,
@@ -78,7 +84,6 @@ def _run(options: argparse.Namespace) -> list[report.Result]:
             "rounds": options.rounds,
         }
         Path(options.json).write_text(json.dumps({**facts, "cells": results}, indent=1))
-    return results
 
 
 def _cells(size: int, options: argparse.Namespace) -> list[Cell]:

@@ -62,10 +62,17 @@ def serve(competitor: Competitor) -> None:
     competitor.close()
 
 
+Pair = tuple[Callable[[], Any], Callable[[], None]]  # the call, and a check of its result
+_ready: dict[tuple[str, int], Pair] = {}  # the last cell's, whose arrays are touched for the first time once
+
+
 def _measure(competitor: Any, verb: str, bytes: int, calls: int, check: bool) -> float | None:
     if not hasattr(competitor, verb):
         return None
-    run, verify = globals()[f"_{verb}"](competitor, bytes // 4)
+    if (verb, bytes) not in _ready:
+        _ready.clear()
+        _ready[verb, bytes] = globals()[f"_{verb}"](competitor, bytes // 4)
+    run, verify = _ready[verb, bytes]
     if check:
         verify()
     competitor.barrier()
@@ -75,9 +82,6 @@ def _measure(competitor: Any, verb: str, bytes: int, calls: int, check: bool) ->
     for _ in range(calls):
         run()
     return (time.perf_counter() - began) / calls
-
-
-Pair = tuple[Callable[[], Any], Callable[[], None]]
 
 
 def _expect(found: Any, wanted: Any, what: str) -> None:
