@@ -27,12 +27,14 @@ class Competitor:
         program: what a rank runs: interpreter, file in ``peers/``, arguments.
         launcher: a command that starts all ranks itself; ``{size}`` is their number. Empty: one by one.
         env: more variables.
+        restless: its ranks work also when nobody asks; they are stopped while others have their turn.
     """
 
     name: str
     program: list[str]
     launcher: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    restless: bool = False
 
     def commands(self, size: int) -> list[list[str]]:
         """Return the processes to start."""
@@ -100,5 +102,8 @@ def _horovod() -> Competitor | str:
     if not (folder / "bin/horovodrun").exists():
         return f"{folder}/bin/horovodrun is not there; run `make peers`"
     program = [str(folder / "bin/python"), str(HERE / "peers/horovod_rank.py")]
-    launcher = [str(folder / "bin/horovodrun"), "-np", "{size}", "--gloo"]
-    return Competitor("horovod", program, launcher, {"PATH": f"{folder}/bin:{os.environ['PATH']}"})
+    launcher = [str(folder / "bin/horovodrun"), "-np", "{size}", "-H", "localhost:{size}", "--gloo"]
+    env = {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    return Competitor(
+        "horovod", program, launcher, env, restless=True
+    )  # a thread that wakes every millisecond

@@ -7,13 +7,14 @@ import os
 import socket
 import subprocess
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from competitors import Competitor
 
-START_SECONDS = 120.0
+START_SECONDS = 45.0
 
 
 class Ranks:
@@ -26,7 +27,7 @@ class Ranks:
     """
 
     def __init__(self, competitor: Competitor, size: int, patience: float = 300.0) -> None:
-        self.name, self.size = competitor.name, size
+        self.name, self.size, self._restless = competitor.name, size, competitor.restless
         self._stack = ExitStack()
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ring-bench-"))
         self._log = Path(folder, "log")
@@ -48,6 +49,7 @@ class Ranks:
             self._lines = [self._accept(listener, patience) for _ in range(size)]
             for lines in self._lines:
                 self._read(lines)
+            self._pause(True)
         except (OSError, RuntimeError) as error:
             text = self._tail()
             self.close()
@@ -59,14 +61,17 @@ class Ranks:
         Raises:
             RuntimeError: a rank ended; the message has the end of what it printed.
         """
+        self._pause(False)
         ask = json.dumps({"verb": verb, "bytes": bytes, "calls": calls, "check": check})
         for lines in self._lines:
             print(ask, file=lines, flush=True)
         answers = [self._read(lines) for lines in self._lines]
+        self._pause(True)
         return None if None in answers else max(answers)
 
     def close(self) -> None:
         """Hang up and see the ranks off."""
+        self._pause(False)
         for lines in getattr(self, "_lines", []):
             lines.close()
         for connection in getattr(self, "_connections", []):
@@ -78,6 +83,15 @@ class Ranks:
                 process.kill()
                 process.wait()
         self._stack.close()
+
+    def _pause(self, stopped: bool) -> None:
+        if not self._restless:
+            return
+        for process in self._processes:
+            if process.poll() is None:
+                for one in psutil.Process(process.pid).children(recursive=True):
+                    with suppress(psutil.NoSuchProcess):
+                        one.suspend() if stopped else one.resume()
 
     def _accept(self, listener: socket.socket, patience: float) -> Any:
         connection, _ = listener.accept()

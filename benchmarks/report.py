@@ -24,7 +24,9 @@ class Result(TypedDict):
 
 def tables(results: list[Result]) -> str:
     """Return one table for every number of ranks and network."""
-    places = sorted({(each["ranks"], each["network"]) for each in results}, key=lambda p: (p[1], p[0]))
+    places = sorted(
+        {(each["ranks"], each["network"]) for each in results}, key=lambda p: (p[1] != "one host", p[0])
+    )
     parts = []
     for ranks, network in places:
         here = [each for each in results if (each["ranks"], each["network"]) == (ranks, network)]

@@ -164,7 +164,8 @@ def draw(results: dict[tuple[str, int, int], Step], path: str) -> None:
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("predicted scaling efficiency, %")
-    panels[0].legend(fontsize=8, loc="lower left")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, ncols=5, loc="outside lower center")
     figure.savefig(path, dpi=110)
 
 

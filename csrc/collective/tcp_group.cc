@@ -22,7 +22,9 @@ TcpGroup::TcpGroup(const std::vector<Socket>& data, std::vector<int> members, in
       ring_bytes_(tools.ring_bytes),
       stream_(tools.segment_bytes, tools.policy, *tools.watch),
       direct_(links(), index, tools.segment_bytes, tools.policy, *tools.watch),
-      pairs_(links(), index, tools.segment_bytes, tools.policy, *tools.watch) {}
+      pairs_(links(), index, tools.segment_bytes, tools.policy, *tools.watch) {
+  set_segment(tools.segment_bytes);
+}
 
 std::vector<Link> TcpGroup::links() const {
   std::vector<Link> all;
